@@ -1,0 +1,166 @@
+"""Every error that swarm raises on purpose. The name says the reaction; the message says what, where and what to do.
+
+SwarmError
+├── UsageError                  a value that a person gave is wrong (exit 2)
+├── NothingToJoin               no run to join here (exit 3)
+├── InvalidKey                  a key that the grammar does not allow; also a ValueError
+├── RunError
+│   ├── RunNotFound             no run of that name or id, or the prefix fits several
+│   ├── RunConfigMismatch       a different configuration than the manifest's
+│   ├── SchemaMismatch          the model's parameters are not the manifest's
+│   ├── FormatMismatch          the mailbox or the run was written in another format version
+│   ├── LearnerIdTaken          a live learner holds that id; a free one is suggested
+│   ├── Superseded              a higher incarnation holds this learner's id: stop
+│   └── RunEnded                the run was stopped or has all its rounds
+├── MailboxError
+│   ├── MailboxUnavailable      transient: retry for as long as it lasts
+│   ├── MailboxFull             no space left, or over quota
+│   ├── MailboxReadOnly         mounted or exported read-only
+│   ├── MailboxMoved            no mailbox there, or another one than before
+│   └── MailboxCorrupt          an object that is not what its key promises
+├── RecordError                 a record that cannot be decoded; also a ValueError
+├── PayloadError                a payload that must not be used
+│   ├── PayloadCorrupt          its bytes do not have the promised SHA-256
+│   ├── PayloadMissing          gone: start over from the newest record
+│   └── HeaderError             a Safetensors header that breaks a rule; one class per rule in tensors/payload.py
+├── TaskError
+│   ├── TaskUnknown             the manifest names a task that is not installed here
+│   └── DataMissing             the task's data is not here; says which file to pass
+├── DeviceUnavailable           the device asked for is absent
+└── WorkerFailed                a worker process ended with an error; carries its last words
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class SwarmError(Exception):
+    """Base of all errors that swarm raises on purpose."""
+
+    exit_code = 1
+
+
+class UsageError(SwarmError):
+    exit_code = 2
+
+
+class NothingToJoin(SwarmError):
+    exit_code = 3
+
+
+class InvalidKey(SwarmError, ValueError):
+    pass
+
+
+class RunError(SwarmError):
+    pass
+
+
+class RunNotFound(RunError):
+    pass
+
+
+class RunConfigMismatch(RunError):
+    def __init__(self, differing: Iterable[str]) -> None:
+        self.differing = tuple(differing)
+        super().__init__(f"the run has another configuration: {', '.join(self.differing)}")
+
+
+class SchemaMismatch(RunError):
+    """`names`: every parameter whose name, dtype or shape differs, sorted."""
+
+    def __init__(self, names: Iterable[str] = (), *, advice: str = "") -> None:
+        self.names = tuple(sorted(names))
+        message = advice or f"model does not match the run's schema: {', '.join(self.names)}"
+        super().__init__(message)
+
+
+class FormatMismatch(RunError):
+    def __init__(self, *, theirs: int, ours: int, where: str) -> None:
+        self.theirs, self.ours = theirs, ours
+        newer = "here" if theirs > ours else "where it was made"
+        super().__init__(f"{where} has format {theirs}, this swarm reads format {ours}: upgrade swarm {newer}")
+
+
+class LearnerIdTaken(RunError):
+    def __init__(self, learner: str, suggestion: str) -> None:
+        self.learner, self.suggestion = learner, suggestion
+        super().__init__(f"learner id {learner!r} is held by a live learner; {suggestion!r} is free (--learner-id)")
+
+
+class Superseded(RunError):
+    def __init__(self, learner: str, incarnation: int) -> None:
+        super().__init__(f"learner {learner!r} was taken over by incarnation {incarnation}; this process stops")
+
+
+class RunEnded(RunError):
+    pass
+
+
+class MailboxError(SwarmError):
+    pass
+
+
+class MailboxUnavailable(MailboxError):
+    pass
+
+
+class MailboxFull(MailboxError):
+    pass
+
+
+class MailboxReadOnly(MailboxError):
+    pass
+
+
+class MailboxMoved(MailboxError):
+    pass
+
+
+class MailboxCorrupt(MailboxError):
+    pass
+
+
+class RecordError(SwarmError, ValueError):
+    pass
+
+
+class PayloadError(SwarmError):
+    pass
+
+
+class PayloadCorrupt(PayloadError):
+    def __init__(self, key: str, want: str, got: str) -> None:
+        self.key, self.want, self.got = key, want, got
+        super().__init__(f"{key}: SHA-256 is {got[:12]}…, expected {want[:12]}…")
+
+
+class PayloadMissing(PayloadError):
+    def __init__(self, key: str) -> None:
+        self.key = key
+        super().__init__(f"{key}: no such payload")
+
+
+class HeaderError(PayloadError, ValueError):
+    pass
+
+
+class TaskError(SwarmError):
+    pass
+
+
+class TaskUnknown(TaskError):
+    pass
+
+
+class DataMissing(TaskError):
+    pass
+
+
+class DeviceUnavailable(SwarmError):
+    exit_code = 2
+
+
+class WorkerFailed(SwarmError):
+    pass

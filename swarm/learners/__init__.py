@@ -1,0 +1,1 @@
+"""The byte boundary to a model."""

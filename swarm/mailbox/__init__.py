@@ -1,0 +1,1 @@
+"""The shared store of records and payloads."""

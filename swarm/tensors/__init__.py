@@ -1,0 +1,1 @@
+"""Pure arithmetic on NumPy arrays, and the bytes that carry them."""
