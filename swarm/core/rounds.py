@@ -1,0 +1,111 @@
+"""When a round closes, who closes it, and what a snapshot weighs. Decisions only; time is an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from swarm.core.records import RejectReason, Snapshot
+from swarm.core.specs import DiLoCo
+
+
+class RoundView(msgspec.Struct, frozen=True, kw_only=True):
+    """What one observer knows of the open round."""
+
+    round: int
+    accepted: frozenset[str]  # learners whose snapshot is acceptable as far as its record tells
+    reported: frozenset[str]  # learners with any snapshot for this round
+    live: frozenset[str]  # learners with a live lease
+    opened: bool  # round 0 only: the starters were live together, or have all reported
+    quorum_at_s: float | None  # when this observer first saw the quorum
+    stopping: bool = False  # a stop is pending: nobody waits for a quorum
+
+
+class Wait(msgspec.Struct, frozen=True):
+    reason: str
+    until_s: float | None = None  # the observer's clock; None: until something changes
+
+
+class Close(msgspec.Struct, frozen=True):
+    reason: str
+
+
+Decision: TypeAlias = Wait | Close
+
+
+def decide(view: RoundView, spec: DiLoCo, *, grace_s: float, now_s: float) -> Decision:
+    """Whether the round may close now."""
+    if view.round == 0 and not view.opened and not view.stopping:
+        missing = max(1, spec.starters - len(view.live))
+        return Wait(f"waiting for {missing} more learner{'s' if missing > 1 else ''}")
+    silent = view.live - view.reported
+    if not silent and (view.reported or view.stopping):
+        return Close("every live learner has reported")
+    if not view.reported:
+        return Wait("nobody has reported")
+    if len(view.accepted) < spec.quorum_size:
+        return Wait(f"{len(view.accepted)} of {spec.quorum_size} for the quorum")
+    until_s = (now_s if view.quorum_at_s is None else view.quorum_at_s) + grace_s
+    if now_s >= until_s:
+        return Close("the grace is over")
+    return Wait(f"grace for {', '.join(sorted(silent))}", until_s)
+
+
+def opened(*, spec: DiLoCo, live: frozenset[str], reported: frozenset[str]) -> bool:
+    """Round 0: enough learners live at once, or enough have already reported."""
+    return len(live) >= spec.starters or len(reported) >= spec.starters
+
+
+def grace_s(spec: DiLoCo, recent_quorum_waits_s: Sequence[float]) -> float:
+    """The grace: as configured, else half as much again as the longest recent wait for the last one, within
+    [1 s, lease]; a lease while there is no history."""
+    if spec.grace_s is not None:
+        return spec.grace_s
+    if not recent_quorum_waits_s:
+        return spec.lease_s
+    return min(max(1.0, 1.5 * max(recent_quorum_waits_s)), spec.lease_s)
+
+
+class ClaimView(msgspec.Struct, frozen=True):
+    n: int
+    learner: str
+    incarnation: int
+    holder_live: bool
+
+
+def next_claim(claims: Iterable[ClaimView], *, learner: str, incarnation: int) -> int | None:
+    """The number of the claim that I should make, or None: the newest one is mine, or its holder lives."""
+    newest = max(claims, key=lambda c: c.n, default=None)
+    if newest is None:
+        return 0
+    if newest.holder_live or (newest.learner, newest.incarnation) == (learner, incarnation):
+        return None
+    return newest.n + 1
+
+
+def my_claim(claims: Iterable[ClaimView], *, learner: str, incarnation: int) -> bool:
+    """Whether the newest claim is mine."""
+    newest = max(claims, key=lambda c: c.n, default=None)
+    return newest is not None and (newest.learner, newest.incarnation) == (learner, incarnation)
+
+
+def weight(*, tokens: int, steps: int) -> float:
+    """tokens²/steps: a learner counts by its tokens and by its tokens per step."""
+    return tokens * tokens / steps
+
+
+def objection(
+    snapshot: Snapshot, *, round: int, fragment: int, base_sha256: str, schema_sha256: str, dtype: str | None
+) -> RejectReason | None:
+    """Why the snapshot cannot count, as far as its record tells; None if it may."""
+    if snapshot.schema_sha256 != schema_sha256 or snapshot.dtype != dtype or snapshot.fragment != fragment:
+        return "schema"
+    if snapshot.round != round or snapshot.base_sha256 != base_sha256:
+        return "stale"
+    if snapshot.steps < 1:
+        return "zero_steps"
+    if snapshot.tokens < 1:
+        return "tokens"
+    return None

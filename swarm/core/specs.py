@@ -1,0 +1,118 @@
+"""What a run is configured with. Defaults, ranges and one-line help stand here once; command line and forms derive from it."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+Count = Annotated[int, Meta(ge=1)]
+
+
+class Option(msgspec.Struct, frozen=True):
+    """One field of a spec, for whoever builds an option or a form field of it."""
+
+    name: str
+    type: type  # int, float, str
+    default: Any
+    optional: bool  # may be None
+    choices: tuple[str, ...]
+    minimum: float | None
+    help: str
+
+
+class DiLoCo(msgspec.Struct, frozen=True, tag="diloco", tag_field="method"):
+    """Distributed low-communication training (arXiv:2311.08105): inner steps on each learner, one outer step per round."""
+
+    sync_every: Annotated[int, Meta(ge=1, description="inner steps between two rounds of one fragment (H)")] = 100
+    fragments: Annotated[int, Meta(ge=1, description="parts of the model, synchronised in turn (P)")] = 1
+    overlap_steps: Annotated[
+        int, Meta(ge=0, description="inner steps a learner may go on before it waits for the round it reported to")
+    ] = 0
+    quorum_size: Annotated[int, Meta(ge=1, description="snapshots that may close a round")] = 1
+    start_learners: Annotated[
+        int | None, Meta(ge=1, description="learners that round 0 waits for; by default the quorum")
+    ] = None
+    grace_s: Annotated[
+        float | None, Meta(ge=0, description="wait for the others after the quorum, in s; by default from past rounds")
+    ] = None
+    outer_lr: Annotated[float, Meta(gt=0, description="learning rate of the outer Nesterov step")] = 0.7
+    outer_momentum: Annotated[float, Meta(ge=0, lt=1, description="momentum of the outer Nesterov step")] = 0.9
+    delta_dtype: Annotated[
+        Literal["F32", "F16", "BF16"] | None,
+        Meta(description="precision of published deltas; by default each parameter's own"),
+    ] = None
+    beat_s: Annotated[float, Meta(gt=0, description="seconds between two signs of life")] = 5.0
+    lease_s: Annotated[float, Meta(gt=0, description="seconds without one after which a learner counts as gone")] = 30.0
+    keep_s: Annotated[float, Meta(gt=0, description="seconds after which an unused payload may be deleted")] = 600.0
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if self.fragments > self.sync_every:
+            raise ValueError(f"fragments must be <= sync_every ({self.sync_every}), got {self.fragments}")
+        if self.overlap_steps >= self.sync_every:
+            raise ValueError(f"overlap_steps must be < sync_every ({self.sync_every}), got {self.overlap_steps}")
+        if self.lease_s < 2 * self.beat_s:
+            raise ValueError(f"lease_s must be >= 2 × beat_s ({2 * self.beat_s:g}), got {self.lease_s:g}")
+
+    @property
+    def starters(self) -> int:
+        """Live learners that round 0 waits for."""
+        return self.quorum_size if self.start_learners is None else self.start_learners
+
+
+def options(spec: type[msgspec.Struct]) -> Iterator[Option]:
+    """The fields of a spec class, in order."""
+    hints = typing.get_type_hints(spec, include_extras=True)
+    for field in msgspec.structs.fields(spec):
+        base, metas = _unwrap(hints[field.name])
+        kinds = [t for t in _members(base) if t is not type(None)]
+        literals = [c for t in kinds if typing.get_origin(t) is Literal for c in typing.get_args(t)]
+        lows = [m.ge if m.ge is not None else m.gt for m in metas if m.ge is not None or m.gt is not None]
+        yield Option(
+            name=field.name,
+            type=str if literals else kinds[0],
+            default=field.default,
+            optional=type(None) in _members(base),
+            choices=tuple(literals),
+            minimum=lows[0] if lows else None,
+            help=next((m.description for m in metas if m.description), ""),
+        )
+
+
+def check_ranges(spec: msgspec.Struct) -> None:
+    """Enforce each field's Meta range, which msgspec itself does on decoding only. Raises ValueError."""
+    hints = typing.get_type_hints(type(spec), include_extras=True)
+    for name, hint in hints.items():
+        value = getattr(spec, name, None)
+        _, metas = _unwrap(hint)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        if value != value or value in (float("inf"), float("-inf")):
+            raise ValueError(f"{name} must be finite, got {value}")
+        for m in metas:
+            for limit, ok, sign in (
+                (m.ge, m.ge is None or value >= m.ge, ">="),
+                (m.gt, m.gt is None or value > m.gt, ">"),
+                (m.le, m.le is None or value <= m.le, "<="),
+                (m.lt, m.lt is None or value < m.lt, "<"),
+            ):
+                if not ok:
+                    raise ValueError(f"{name} must be {sign} {limit:g}, got {value:g}")
+
+
+def _unwrap(hint: Any) -> tuple[Any, list[Meta]]:
+    if typing.get_origin(hint) is Annotated:
+        base, *extras = typing.get_args(hint)
+        return base, [m for m in extras if isinstance(m, Meta)]
+    return hint, []
+
+
+def _members(hint: Any) -> tuple[Any, ...]:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return typing.get_args(hint)
+    return (hint,)
