@@ -1,0 +1,128 @@
+"""Lines drawn by hand, cell by cell: a fraction of the cost of a widget per row (a DataTable of 30 rows takes 85 ms)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
+from textual.content import Content
+from textual.geometry import Size
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+from textual.widgets import Static
+
+from tui import text
+
+Piece = tuple[str, str]  # text, tone
+Line = tuple[Piece, ...]
+TONES = ("good", "warn", "bad", "dim", "accent", "strong")
+_STYLES = {
+    "good": "$text-success",
+    "warn": "$text-warning",
+    "bad": "$text-error",
+    "dim": "$text-muted",
+    "accent": "$text-accent",
+    "strong": "bold",
+}
+
+
+def content(lines: Iterable[Line]) -> Content:
+    """Lines for a Words widget. Nothing in them is parsed as markup."""
+    return Content("\n").join(Content.assemble(*((t, _STYLES.get(tone, "")) for t, tone in line)) for line in lines)
+
+
+class Words(Static):
+    """One or a few lines of text; repaints only if they differ."""
+
+    _shown: tuple[Line, ...] = ()
+
+    def show(self, *lines: Line) -> None:
+        if lines == self._shown:
+            return
+        moved = [_length(line) for line in lines] != [_length(line) for line in self._shown]
+        self._shown = lines
+        self.update(content(lines), layout=moved and self.styles.is_auto_height)
+        self.set_class(not lines, "-empty")
+
+
+def _length(line: Line) -> int:
+    return sum(len(t) for t, _ in line)
+
+
+class Toned(ScrollView, can_focus=True, inherit_bindings=False):
+    """A base for line-drawn widgets: a tone is a name whose style stands in the style sheet. The screen binds the keys that
+    move in it, so that all of them come from the one key table."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"toned--{tone}" for tone in TONES}
+    ALLOW_SELECT = False
+    _title: tuple[str, str] = ("", "")
+
+    def tone(self, name: str) -> Style:
+        return self.get_component_rich_style(f"toned--{name}") if name else self.rich_style
+
+    def title(self, title: str, subtitle: str = "") -> None:
+        """The words in the border."""
+        if (title, subtitle) != self._title:
+            self._title = (title, subtitle)
+            self.border_title, self.border_subtitle = Content(title), Content(subtitle)
+
+    def move(self, rows: int) -> None:
+        self.scroll_relative(y=rows, animate=False)
+
+    def first(self) -> None:
+        self.scroll_home(animate=False)
+
+    def last(self) -> None:
+        self.scroll_end(animate=False)
+
+    @property
+    def page_rows(self) -> int:
+        return max(1, self.scrollable_content_region.height - 2)
+
+    def strip(self, line: Line, width: int, style: Style | None = None) -> Strip:
+        """`line` in exactly `width` cells; `style` is laid over the tones."""
+        segments: list[Segment] = []
+        left = width
+        for words, tone in line:
+            words = text.fit(words, min(left, cell_len(words)))
+            left -= cell_len(words)
+            drawn = self.tone(tone)
+            segments.append(Segment(words, drawn + style if style else drawn))
+        if left > 0:
+            segments.append(Segment(" " * left, self.rich_style + style if style else self.rich_style))
+        return Strip(segments, width)
+
+
+class Lines(Toned):
+    """Lines to scroll through. `follow`: the last one stays in sight until the reader scrolls up."""
+
+    def __init__(self, *, follow: bool = False, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.follow = follow
+        self._lines: tuple[Line, ...] = ()
+
+    def show(self, lines: tuple[Line, ...]) -> None:
+        if lines == self._lines:
+            return
+        at_end = self.scroll_offset.y >= self.max_scroll_y
+        self._lines = lines
+        self._settle()
+        if self.follow and at_end:
+            self.scroll_end(animate=False, force=True, immediate=True)
+        self.refresh()
+
+    def on_resize(self) -> None:
+        at_end = self.scroll_offset.y >= self.max_scroll_y
+        self._settle()
+        if self.follow and at_end:
+            self.scroll_end(animate=False, force=True, immediate=True)
+
+    def _settle(self) -> None:
+        self.virtual_size = Size(self.scrollable_content_region.width, len(self._lines))
+
+    def render_line(self, y: int) -> Strip:
+        row = y + self.scroll_offset.y
+        return self.strip(self._lines[row] if row < len(self._lines) else (), self.scrollable_content_region.width)
