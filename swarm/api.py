@@ -15,11 +15,37 @@ from swarm.core.records import Beat, EvalRecord, LearnerRecord, Manifest, Partic
 from swarm.core.state import LearnerView, RunPhase, RunState, participants, rejections, train_loss
 
 __all__ = [
-    "Beat", "EvalRecord", "Home", "HomeWatch", "Job", "LearnerRecord", "LearnerView", "MailboxError", "MailboxView", "Manifest",
-    "NothingToJoin", "Participant", "Rejected", "RoundRecord", "RunNotFound", "RunPhase", "RunState", "RunWatch", "Snapshot",
-    "SwarmError", "UsageError", "__version__", "jobs", "leave", "log_tail", "participants", "rejections", "start_join", "stop_run",
+    "Beat",
+    "EvalRecord",
+    "Home",
+    "HomeWatch",
+    "Job",
+    "LearnerRecord",
+    "LearnerView",
+    "MailboxError",
+    "MailboxView",
+    "Manifest",
+    "NothingToJoin",
+    "Participant",
+    "Rejected",
+    "RoundRecord",
+    "RunNotFound",
+    "RunPhase",
+    "RunState",
+    "RunWatch",
+    "Snapshot",
+    "SwarmError",
+    "UsageError",
+    "__version__",
+    "jobs",
+    "leave",
+    "log_tail",
+    "participants",
+    "rejections",
+    "start_join",
+    "stop_run",
     "train_loss",
-]  # fmt: skip
+]
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +103,13 @@ def jobs() -> tuple[Job, ...]:
 
 
 def start_join(
-    mailbox: str, run: str, *, learner_id: str | None = None, framework: str = "auto", device: str = "auto", data: str | None = None
+    mailbox: str,
+    run: str,
+    *,
+    learner_id: str | None = None,
+    framework: str = "auto",
+    device: str = "auto",
+    data: str | None = None,
 ) -> Job:
     """Start a detached worker that joins `run` and return at once; the job's state tells how it goes on."""
     raise NotImplementedError

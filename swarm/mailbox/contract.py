@@ -56,6 +56,13 @@ class Mailbox(Protocol):
         """Keys that start with `prefix` ('' or 'a/b/'), in byte order, strictly after `after`; complete objects only."""
         ...
 
+    async def names(self, prefix: str) -> list[str]:
+        """The next components of the keys that start with `prefix`, in byte order: one cheap call however much lies below.
+
+        A hint: what a name stands for may be incomplete, or deleted by now. Foreign names are left out.
+        """
+        ...
+
     async def delete(self, keys: Sequence[str]) -> None:
         """Remove objects: out of sight on return; idempotent. Deleting an exclusive key lets it be won again."""
         ...
