@@ -5,7 +5,7 @@
 BIN := .venv/bin
 # Both kinds of learner: PyTorch and MLX train in one run.
 RUN_EXTRAS := torch mlx
-INSTALL_FROM := pyproject.toml .ci/constraints.txt tools/venv
+INSTALL_FROM := pyproject.toml .ci/constraints.txt .ci/venv
 PYTEST_ARGS ?=
 
 help:
@@ -46,9 +46,9 @@ clean:
 	find swarm tui tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.run-stamp: $(INSTALL_FROM)
-	@tools/venv $(RUN_EXTRAS)
+	@.ci/venv $(RUN_EXTRAS)
 	@touch $@
 
 .venv/.dev-stamp: $(INSTALL_FROM)
-	@tools/venv $(RUN_EXTRAS) dev
+	@.ci/venv $(RUN_EXTRAS) dev
 	@touch .venv/.run-stamp $@

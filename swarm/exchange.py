@@ -6,7 +6,7 @@ A process killed between any two writes leaves at most a payload that no record 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,7 +14,7 @@ import msgspec
 from swarm.core import keys
 from swarm.core.errors import MailboxCorrupt, PayloadCorrupt, PayloadMissing
 from swarm.core.records import INIT, Manifest, PayloadRef, RoundRecord, Snapshot, encode
-from swarm.mailbox.contract import Mailbox
+from swarm.mailbox.contract import Buffer, Mailbox
 from swarm.tape import Tape, nonce
 from swarm.tensors.payload import Packed, unpack, verify
 from swarm.tensors.schema import Schema
@@ -80,8 +80,7 @@ class Exchange(Tape):
         """Payload, then record. Returns the snapshot with its payload's reference. Harmless to repeat."""
         packed = Packed(delta)
         place = functools.partial(self.keys.snapshot_blob, snapshot.round, snapshot.learner)
-        await self.mailbox.put(_named(packed, place), packed)
-        self._sent(packed.size_bytes)
+        await self._put(packed, place)
         ref = PayloadRef(round=snapshot.round, sha256=packed.sha256, size_bytes=packed.size_bytes)
         snapshot = msgspec.structs.replace(snapshot, payload=ref)
         key = self.keys.snapshot(
@@ -93,8 +92,7 @@ class Exchange(Tape):
     async def store(self, round: int, tensors: Tensors) -> PayloadRef:
         """Write a payload of `round`, which nothing refers to yet."""
         packed = Packed(tensors)
-        await self.mailbox.put(_named(packed, functools.partial(self.keys.round_blob, round)), packed)
-        self._sent(packed.size_bytes)
+        await self._put(packed, functools.partial(self.keys.round_blob, round))
         return PayloadRef(round=round, sha256=packed.sha256, size_bytes=packed.size_bytes)
 
     async def sweep(self, newest: int, *, fetching: frozenset[str]) -> int:
@@ -117,9 +115,21 @@ class Exchange(Tape):
             await self.mailbox.delete(doomed)
         return len(doomed)
 
-    def _sent(self, size_bytes: int) -> None:
-        self.sent_bytes += size_bytes
-        self.progress_bytes += size_bytes
+    async def _put(self, packed: Packed, key_of: Callable[[str], str]) -> None:
+        await self.mailbox.put(_named(packed, key_of), _Counted(packed, self))
+        self.sent_bytes += packed.size_bytes
+
+
+class _Counted:
+    """A source whose progress can be followed while it is written."""
+
+    def __init__(self, packed: Packed, exchange: Exchange) -> None:
+        self._packed, self._exchange = packed, exchange
+
+    def __iter__(self) -> Iterator[Buffer]:
+        for chunk in self._packed:
+            yield chunk
+            self._exchange.progress_bytes += len(chunk)
 
 
 def _named(packed: Packed, key_of: Callable[[str], str]) -> Callable[[], str]:

@@ -15,6 +15,8 @@ Source: TypeAlias = Iterable[Buffer]
 KeyOf: TypeAlias = str | Callable[[], str]
 """A key, or what gives it once the source is exhausted: a payload's key holds the hash of what was streamed."""
 
+Names: TypeAlias = list[str]
+
 
 class Mailbox(Protocol):
     """A shared store. Constructors do no I/O; `open` comes first."""
@@ -52,11 +54,11 @@ class Mailbox(Protocol):
         """
         ...
 
-    async def list(self, prefix: str, after: str = "") -> list[str]:
+    async def list(self, prefix: str, after: str = "") -> Names:
         """Keys that start with `prefix` ('' or 'a/b/'), in byte order, strictly after `after`; complete objects only."""
         ...
 
-    async def names(self, prefix: str) -> list[str]:
+    async def names(self, prefix: str) -> Names:
         """The next components of the keys that start with `prefix`, in byte order: one cheap call however much lies below.
 
         A hint: what a name stands for may be incomplete, or deleted by now. Foreign names are left out.
