@@ -205,6 +205,12 @@ class Tape:
         data = await self.mailbox.read(key)
         return None if data is None else _decoded(data, EvalRecord, key)
 
+    async def evals_after(self, round: int) -> list[int]:
+        """Rounds later than `round` that were evaluated, ascending."""
+        after = self.keys.eval(round) if round >= 0 else ""
+        found = await self.mailbox.list(self.keys.evals, after)
+        return sorted(n for n in map(keys.parse_eval, found) if n is not None)
+
     async def register(self, record: LearnerRecord) -> bool:
         """Take an incarnation; False if another process took it first."""
         return await self.mailbox.create(self.keys.learner(record.learner, record.incarnation), encode(record, nonce=nonce()))
