@@ -5,6 +5,7 @@ Everything here is a value; time comes with the events, and is this observer's m
 
 from __future__ import annotations
 
+import math
 from typing import Literal, TypeAlias, assert_never
 
 import msgspec
@@ -72,10 +73,16 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def stopped(self) -> bool:
         """A stop is in effect: a round record names it, or nobody is live to write one."""
-        stop = next((n for n, c in enumerate(self.controls, 1) if c.action == "stop"), None)
-        if stop is None:
-            return False
-        return (bool(self.rounds) and self.rounds[-1].control >= stop) or not self.live
+        return self._stop_is_committed or (self._stop is not None and not self.live)
+
+    @property
+    def _stop(self) -> int | None:
+        """Number of the first control record that says stop."""
+        return next((n for n, c in enumerate(self.controls, 1) if c.action == "stop"), None)
+
+    @property
+    def _stop_is_committed(self) -> bool:
+        return self._stop is not None and bool(self.rounds) and self.rounds[-1].control >= self._stop
 
     @property
     def phase(self) -> RunPhase:
@@ -98,7 +105,11 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         has passed."""
         if self.manifest is None or self.leases is None:
             return False
-        if self.phase in ("done", "stopped"):
+        if self.phase == "done" or self._stop_is_committed:
+            return True
+        if self.leases.polled_at_s is None:
+            return False
+        if self.phase == "stopped":
             return True
         held = [lease for lease in self.leases.by_learner.values() if not lease.released]
         moved = any(self.watched_s > lease.unchanged_s + 1e-9 for lease in held)
@@ -187,10 +198,11 @@ def participants(state: RunState, learner: str) -> int:
 
 
 def train_loss(record: RoundRecord) -> float | None:
-    """The participants' mean training loss, by tokens; None if none was reported."""
+    """The participants' mean training loss, by tokens; None if none was reported, or if it is not finite."""
     known: list[Participant] = [p for p in record.participants if p.train_loss is not None and p.tokens]
     tokens = sum(p.tokens for p in known)
-    return sum((p.train_loss or 0.0) * p.tokens for p in known) / tokens if tokens else None
+    mean = sum((p.train_loss or 0.0) * p.tokens for p in known) / tokens if tokens else math.nan
+    return mean if math.isfinite(mean) else None
 
 
 def rejections(state: RunState) -> tuple[Rejected, ...]:
