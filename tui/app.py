@@ -209,7 +209,7 @@ class SwarmApp(App[None]):
         words = (
             ((f"Stop {name} for everybody?", "strong"),),
             ((f"All its learners end, {len(state.live)} of them live now, on every machine.", ""),),
-            (("What was trained stays. A stopped run does not go on.", "dim"),),
+            (("They report what they have, and that round is the last. What was trained stays.", "dim"),),
         )
 
         def answered(answer: str | None) -> None:

@@ -68,7 +68,7 @@ KEYS: dict[Place, tuple[Key, ...]] = {
     Place.EVERYWHERE: (
         Key("question_mark", "help", "help", "All keys, on one page."),
         Key("q", "leave_app", "quit", "Quit; asks whether this machine's jobs go on."),
-        Key("ctrl+c,ctrl+q", "leave_app", "quit", "Quit, over a dialog too; twice without asking.", priority=True, footer=False),
+        Key("ctrl+c,ctrl+q", "leave_app", "quit", "Quit, over a dialog too; twice: at once.", priority=True, footer=False),
         Key("f8", "picture", "picture", "Save the screen as an SVG file in the current folder."),
         Key("f12", "facts", "facts", "A page of facts to paste into a bug report."),
         Key("ctrl+p", "command_palette", "commands", "Find any command by its name.", priority=True, footer=False),

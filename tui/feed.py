@@ -46,7 +46,7 @@ class Api(Protocol):
     def RunWatch(self) -> Callable[[str, str], RunSource]: ...
     def jobs(self) -> tuple[Job, ...]: ...
     def start_join(self, mailbox: str, run: str) -> Job: ...
-    def leave(self, job: str) -> None: ...
+    def leave(self, job: str) -> bool: ...
     async def stop_run(self, mailbox: str, run: str) -> None: ...
     def log_tail(self, job: str, lines: int = 200) -> tuple[str, ...]: ...
 
@@ -74,6 +74,7 @@ class Feed:
         self._following: asyncio.Task[None] | None = None
         self._noted = 0
         self._facts = Facts()
+        self._problem = ""  # of the last call that went wrong
 
     # Called by the app, on its thread.
 
@@ -179,6 +180,7 @@ class Feed:
                 if polling.done():
                     state, polling = polling.result(), None
                     self._facts = replace(self._facts, run_polls=self._facts.run_polls + 1, run_poll_s=now_s - began_s)
+                    shown = replace(shown, problem=self._problem if state is None else "")
                     if state is not None:
                         fresh = self._numbered(run_notes(seen, state))
                         notes.extend(fresh)
@@ -210,6 +212,7 @@ class Feed:
         try:
             return await work
         except Exception as error:
+            self._problem = text.plain(str(error) or type(error).__name__, 500)
             line = text.plain(f"{self._wall()} {type(error).__name__}: {error}", 500)
             self._facts = replace(self._facts, errors=(*self._facts.errors, line)[-5:])
             return None

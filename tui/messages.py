@@ -37,6 +37,7 @@ class RunShown:
     at: RunAt
     state: RunState
     now_s: float
+    problem: str = ""  # why the last look failed: the run is gone, or of another format
     job: Job | None = None  # this machine's newest job in the run
     round_since_s: float | None = None  # monotonic, when the open round was seen to begin; None: before we looked
     notes: tuple[Note, ...] = ()

@@ -32,6 +32,7 @@ _JOBS = {
     "starting": ("◌", "accent"),
     "running": ("●", "good"),
     "done": ("✓", "dim"),
+    "stopped": ("■", "dim"),
     "left": ("○", "dim"),
     "failed": ("✗", "bad"),
 }
@@ -88,7 +89,7 @@ def job_rows(jobs: tuple[Job, ...], here: str = "") -> tuple[Row, ...]:
     return tuple(
         Row(
             key=job.id,
-            quiet=job.state in ("done", "left"),
+            quiet=job.state in ("done", "stopped", "left"),
             cells=(
                 Cell(text.plain(job.run_name, 64), "strong"),
                 Cell(text.plain(job.learner, 64)),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from functools import lru_cache
 
 from rich.cells import cell_len
 
@@ -123,7 +123,7 @@ def headline(shown: RunShown, *, width: int, frozen: bool = False) -> Line:
         if len(figure) <= room:
             pieces.append((figure, ""))
             room -= len(figure)
-    return (*pieces, (" " * max(1, room + 1), ""), share)
+    return (*pieces, (" " * max(1, room), ""), share)
 
 
 def _length(pieces: list[Piece]) -> int:
@@ -145,7 +145,9 @@ def banner(shown: RunShown) -> Iterator[Line]:
     state, job = shown.state, shown.job
     age_s = None if state.polled_at_s is None else shown.now_s - state.polled_at_s
     age = "nothing was read yet" if age_s is None else f"what is shown is {text.span(age_s)} old"
-    if state.lost:
+    if shown.problem:
+        yield ((f"✗ {text.plain(shown.problem)}; {age}", "bad"),)
+    elif state.lost:
         yield ((f"✗ share lost: {text.plain(state.lost)}; {age}; trying again", "bad"),)
     elif age_s is not None and age_s > STALE_S:
         yield ((f"✗ the share does not answer; {age}", "bad"),)
@@ -298,10 +300,8 @@ def rounds_summary(shown: RunShown) -> Line:
     return (*open_round_line(shown), *((("  ", ""), *closed[0]) if closed else ()))
 
 
-@lru_cache(2)
 def curves(rounds: tuple[RoundRecord, ...], evals: tuple[EvalRecord, ...]) -> Curves:
-    train = ((r.round, train_loss(r)) for r in rounds)
     return Curves(
-        train=tuple((n, v) for n, v in train if v is not None),
-        validation=tuple((e.round, e.loss) for e in evals if e.loss == e.loss),
+        train=tuple((r.round, loss) for r in rounds if (loss := train_loss(r)) is not None),
+        validation=tuple((e.round, e.loss) for e in evals if e.loss is not None and math.isfinite(e.loss)),
     )

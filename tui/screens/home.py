@@ -10,7 +10,7 @@ from textual.containers import Vertical
 from textual.reactive import reactive
 from textual.widgets import Footer
 
-from swarm.api import Job
+from swarm.api import Home, Job
 from tui import view_home
 from tui.commands import Place, bindings
 from tui.messages import HomeShown, RunAt
@@ -85,18 +85,14 @@ class HomeScreen(ListScreen):
         return RunAt(self._job.mailbox, self._job.run) if self._job else None
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        at, home = self.selected, self.shown.home if self.shown else None
-        state = view_home.find_run(home, at) if home and at else None
+        at, home = self.selected, self.shown.home if self.shown else Home()
+        state = view_home.find_run(home, at) if at else None
         match action:
             case "open":
                 return at is not None
             case "join":
-                here = (
-                    home is not None and any(job.run == state.run and job.state in RUNNING_JOB for job in home.jobs)
-                    if state
-                    else False
-                )
-                return state is not None and joinable(state) and not here
+                here = {job.run for job in home.jobs if job.state in RUNNING_JOB}
+                return state is not None and joinable(state) and state.run not in here
             case "stop":
                 return state is not None and stoppable(state)
             case _:

@@ -9,7 +9,7 @@ from textual.containers import Horizontal
 from textual.reactive import reactive
 from textual.widgets import Footer
 
-from swarm.api import RunState
+from swarm.api import EvalRecord, RoundRecord, RunState
 from tui import view_run
 from tui.commands import Place, bindings
 from tui.messages import RunAt, RunShown
@@ -36,6 +36,7 @@ class RunScreen(ListScreen):
         self.at = at
         self._name_first = name  # until the manifest was read
         self._possible: tuple[bool, ...] = ()
+        self._drawn: tuple[tuple[RoundRecord, ...], tuple[EvalRecord, ...]] = ((), ())  # whose curves are drawn
 
     def compose(self) -> ComposeResult:
         yield Words(id="head")
@@ -76,7 +77,10 @@ class RunScreen(ListScreen):
             return
         self.query_one("#banner", Words).show(*view_run.banner(shown))
         self.query_one("#learners", Table).show(view_run.learner_rows(shown))
-        self.query_one("#loss", LossPane).show(view_run.curves(shown.state.rounds, shown.state.evals))
+        records = (shown.state.rounds, shown.state.evals)
+        if records[0] is not self._drawn[0] or records[1] is not self._drawn[1]:
+            self._drawn = records
+            self.query_one("#loss", LossPane).show(view_run.curves(*records))
         self.query_one("#rounds", RoundsPane).show_run(shown)
         self.query_one("#log", Lines).show(tuple(((line.text, line.tone),) for line in shown.log))
         possible = tuple(bool(self.check_action(action, ())) for action in ("join", "leave", "stop"))

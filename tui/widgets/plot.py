@@ -100,7 +100,9 @@ class LossPane(Container, can_focus=True):
 
             plot = self._plot = PlotWidget(allow_pan_and_zoom=False)
             plot.can_focus = False
-            plot.margin_top, plot.margin_bottom, plot.margin_left = 0, 2, 7
+            plot.set_reactive(PlotWidget.margin_top, 0)  # plainly set, they look for children that are not there yet
+            plot.set_reactive(PlotWidget.margin_bottom, 2)
+            plot.set_reactive(PlotWidget.margin_left, 7)
             self.mount(plot)
             self.call_after_refresh(self._fill, plot)
         else:

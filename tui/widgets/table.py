@@ -137,20 +137,20 @@ class Table(Toned):
         row = self._rows[n]
         here = row.key == self._cursor
         pieces: list[Piece] = [("▸ " if here else "  ", "accent")]
-        for c, width in self._layout:
+        for n, (c, width) in enumerate(self._layout):
             cell = row.cells[c]
-            pieces.append((text.fit(cell.text, width, right=self._columns[c].right), "dim" if row.quiet else cell.tone))
-            pieces.append(("  ", ""))
+            words = text.fit(cell.text, width, right=self._columns[c].right)
+            pieces += [("  " if n else "", ""), (words, "dim" if row.quiet else cell.tone)]
         style = self.get_component_rich_style("table--cursor", partial=True) if here and self.has_focus else None
         return self.strip(tuple(pieces), self._inner_width, style)
 
     def _heading(self) -> Line:
         pieces: list[Piece] = [("  ", "")]
-        for c, width in self._layout:
+        for n, (c, width) in enumerate(self._layout):
             column = self._columns[c]
             mark = "" if c != self._sorted else "▾" if column.descending else "▴"
             title = text.fit(column.title, min(width - len(mark), len(column.title))) + mark
-            pieces.append((text.fit(title, width, right=column.right) + "  ", "accent" if mark else "dim"))
+            pieces += [("  " if n else "", ""), (text.fit(title, width, right=column.right), "accent" if mark else "dim")]
         return tuple(pieces)
 
     def _refresh_row(self, n: int) -> None:

@@ -37,7 +37,9 @@ def content(lines: Iterable[Line]) -> Content:
 class Words(Static):
     """One or a few lines of text; repaints only if they differ."""
 
-    _shown: tuple[Line, ...] = ()
+    def __init__(self, *, id: str) -> None:
+        super().__init__(id=id, classes="-empty")
+        self._shown: tuple[Line, ...] = ()
 
     def show(self, *lines: Line) -> None:
         if lines == self._shown:
