@@ -29,7 +29,7 @@ class Key:
 
 
 _PANES = Binding.Group("panes", compact=True)
-_MOVE = Binding.Group("move", compact=True)
+_MOVE = Binding.Group("go", compact=True)
 
 
 def _panes(*names: str) -> tuple[Key, ...]:
@@ -39,6 +39,14 @@ def _panes(*names: str) -> tuple[Key, ...]:
 
 
 KEYS: dict[Place, tuple[Key, ...]] = {
+    Place.EVERYWHERE: (
+        Key("question_mark", "help", "help", "All keys, on one page."),
+        Key("q", "leave_app", "quit", "Quit; asks whether this machine's jobs go on."),
+        Key("ctrl+c,ctrl+q", "leave_app", "quit", "Quit, over a dialog too; twice: at once.", priority=True, footer=False),
+        Key("f8", "picture", "svg", "Save the screen as an SVG file in the current folder."),
+        Key("f12", "facts", "facts", "A page of facts to paste into a bug report."),
+        Key("ctrl+p", "command_palette", "commands", "Find any command by its name.", priority=True, footer=False),
+    ),
     Place.HOME: (
         Key("enter", "open", "open", "Open the run under the cursor, or the run of the job under it."),
         Key("J", "join", "join", "Train this run on this machine, in a worker process of its own."),
@@ -64,14 +72,6 @@ KEYS: dict[Place, tuple[Key, ...]] = {
         Key("G,end", "last", "last", "The last row.", _MOVE),
         Key("pagedown", "page(1)", "page down", "One page down.", footer=False),
         Key("pageup", "page(-1)", "page up", "One page up.", footer=False),
-    ),
-    Place.EVERYWHERE: (
-        Key("question_mark", "help", "help", "All keys, on one page."),
-        Key("q", "leave_app", "quit", "Quit; asks whether this machine's jobs go on."),
-        Key("ctrl+c,ctrl+q", "leave_app", "quit", "Quit, over a dialog too; twice: at once.", priority=True, footer=False),
-        Key("f8", "picture", "picture", "Save the screen as an SVG file in the current folder."),
-        Key("f12", "facts", "facts", "A page of facts to paste into a bug report."),
-        Key("ctrl+p", "command_palette", "commands", "Find any command by its name.", priority=True, footer=False),
     ),
 }  # fmt: skip
 

@@ -101,22 +101,22 @@ def thin(values: Sequence[float], width: int) -> tuple[float, ...]:
     return tuple(math.fsum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges))
 
 
-def bars(values: Sequence[float], width: int, *, rows: int = 1, from_zero: bool = False) -> tuple[str, ...]:
+def bars(values: Sequence[float], width: int, *, rows: int = 1, low: float | None = None) -> tuple[str, ...]:
     """A bar chart of the values, `rows` lines of `width` cells, top first, the newest value at the right end.
 
-    `from_zero`: the scale starts at 0 and not at the lowest value; each value then shows at least a trace.
+    `low`: where the scale starts; by default at the lowest value. Each value shows at least a trace.
     """
     known = [v for v in values if math.isfinite(v)]
     shown = thin(known, width)
     if not shown or width < 1:
         return (" " * max(width, 0),) * rows
-    low = 0.0 if from_zero else min(shown)
+    low = min(shown) if low is None else low
     reach = max(shown) - low
     levels = 8 * rows - 1
     if reach > 0:
         heights = [1 + round((v - low) / reach * levels) for v in shown]
-    else:  # all alike: a flat line, at the bottom if it is zero
-        heights = [1 if from_zero else 1 + levels // 2] * len(shown)
+    else:
+        heights = [1 + levels // 2] * len(shown)
     lines = []
     for row in reversed(range(rows)):
         line = "".join(" " if h <= 8 * row else _BARS[min(h - 8 * row, 8) - 1] for h in heights)

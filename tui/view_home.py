@@ -7,26 +7,26 @@ from collections.abc import Iterator
 from swarm.api import Home, Job, RunState
 from tui import text
 from tui.messages import HomeShown, RunAt
-from tui.view_run import METHODS, RUNNING_JOB, STALE_S, joinable, phase_cell, round_text
+from tui.view_run import METHODS, RUNNING_JOB, STALE_S, joinable, method, phase_cell, round_text
 from tui.widgets.table import Cell, Column, Row
 from tui.widgets.toned import Line, Piece
 
 RUN_COLUMNS = (
-    Column("run", 18, grow=True),
-    Column("method", 7, rank=3),
+    Column("run", 22, grow=True),
+    Column("method", 7, rank=5),
     Column("task", 10, rank=2, grow=True),
     Column("state", 10),
-    Column("round", 9, rank=1, right=True, descending=True),
-    Column("live", 4, rank=4, right=True, descending=True),
-    Column("tok/s", 6, rank=5, right=True, descending=True),
+    Column("round", 8, rank=1, right=True, descending=True),
+    Column("live", 4, rank=3, right=True, descending=True),
+    Column("tok/s", 6, rank=4, right=True, descending=True),
     Column("mailbox", 16, rank=6, grow=True),
 )
 JOB_COLUMNS = (
-    Column("run", 18, grow=True),
-    Column("learner", 14, rank=1, grow=True),
+    Column("run", 22),
+    Column("learner", 14, rank=1),
     Column("state", 10),
-    Column("device", 11, rank=2, grow=True),
-    Column("log", 24, rank=3, grow=True, sortable=False),
+    Column("device", 11, rank=2),
+    Column("last words, or the log", 24, rank=3, grow=True, sortable=False),
 )
 _JOBS = {
     "starting": ("◌", "accent"),
@@ -66,16 +66,14 @@ def run_rows(home: Home, here: str = "") -> tuple[Row, ...]:
 
 
 def _run_row(at: RunAt, state: RunState, *, mine: bool, here: str) -> Row:
-    manifest = state.manifest
-    method = str(type(manifest.algorithm).__struct_config__.tag) if manifest else ""
     live = len(state.live)
     return Row(
         key=row_key(at),
         quiet=not joinable(state),
         cells=(
             Cell(text.plain(state.name, 64) + ("*" if mine else ""), "strong"),
-            Cell(METHODS.get(method, method) or text.NONE),
-            Cell(text.plain(manifest.task.name, 40) if manifest else text.NONE),
+            Cell(METHODS.get(method(state), method(state)) or text.NONE),
+            Cell(text.plain(state.manifest.task.name, 40) if state.manifest else text.NONE),
             phase_cell(state),
             Cell(round_text(state), order=float(state.open_round)),
             Cell(str(live) if live else text.NONE, order=float(live)),
@@ -86,19 +84,23 @@ def _run_row(at: RunAt, state: RunState, *, mine: bool, here: str) -> Row:
 
 
 def job_rows(jobs: tuple[Job, ...], here: str = "") -> tuple[Row, ...]:
-    return tuple(
-        Row(
-            key=job.id,
-            quiet=job.state in ("done", "stopped", "left"),
-            cells=(
-                Cell(text.plain(job.run_name, 64), "strong"),
-                Cell(text.plain(job.learner, 64)),
-                Cell("{} {}".format(_JOBS.get(job.state, ("?", ""))[0], job.state), _JOBS.get(job.state, ("?", ""))[1]),
-                Cell(text.plain(job.device, 40) or text.NONE),
-                Cell(text.short_path(text.plain(str(job.log), 300), here), "dim"),
-            ),
-        )
-        for job in jobs
+    """Those that run first, then the newest."""
+    return tuple(_job_row(job, here) for job in sorted(jobs, key=lambda job: job.state not in RUNNING_JOB))
+
+
+def _job_row(job: Job, here: str) -> Row:
+    mark, tone = _JOBS.get(job.state, ("?", ""))
+    log = Cell(text.short_path(text.plain(str(job.log), 300), here), "dim")
+    return Row(
+        key=job.id,
+        quiet=job.state in ("done", "stopped", "left"),
+        cells=(
+            Cell(text.plain(job.run_name, 64), "strong"),
+            Cell(text.plain(job.learner, 64)),
+            Cell(f"{mark} {text.plain(job.state, 10)}", tone),
+            Cell(text.plain(job.device, 40) or text.NONE),
+            Cell(text.plain(job.message), "bad") if job.state == "failed" and job.message else log,
+        ),
     )
 
 
@@ -157,14 +159,13 @@ def empty(shown: HomeShown | None, here: str = "") -> Iterator[Line]:
         yield ()
         yield (("Looked at: --mailbox, SWARM_MAILBOX, and the settings.", "dim"),)
         return
-    good = [view for view in views if not view.problem]
-    if not good:
+    if all(view.problem for view in views):  # the banner says which
         yield (("No mailbox answers.", "strong"), (" It is tried again all the time.", ""))
-    else:
-        yield (("No run yet.", "strong"), (" Start one here, then join it on your other machines:", ""))
-        yield (("    swarm start diloco --task charlm", "accent"),)
-        yield (("or watch two learners on this machine:", ""),)
-        yield (("    swarm demo", "accent"),)
+        return
+    yield (("No run yet.", "strong"), (" Start one here, then join it on your other machines:", ""))
+    yield (("    swarm start diloco --task charlm", "accent"),)
+    yield (("or watch two learners on this machine:", ""),)
+    yield (("    swarm demo", "accent"),)
     yield ()
     for view in views:
         where = text.short_path(text.plain(view.location), here)

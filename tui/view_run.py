@@ -42,7 +42,7 @@ _STATES = {
 _STAGES = ("train", "upload", "merge", "pull")
 
 LEARNER_COLUMNS = (
-    Column("learner", 15, grow=True),
+    Column("learner", 14, grow=True),
     Column("state", 10),
     Column("round", 12, rank=1),
     Column("tok/s", 6, rank=2, right=True, descending=True),
@@ -98,32 +98,47 @@ def name(state: RunState) -> str:
 
 
 def headline(shown: RunShown, *, width: int, frozen: bool = False) -> Line:
-    """The first line; figures that find no room are left out, from the right."""
+    """The first line; figures that find no room are left out, the least important first."""
     state = shown.state
     said = word(state)
     mark, tone = glyph(said)
-    pieces: list[Piece] = [("swarm ▸ ", "dim"), (name(state), "strong"), (f"  {mark} {said.upper()}", tone)]
+    share = _share(shown)
+    pieces: list[Piece] = [(f"{mark} {said.upper()}", tone)]
     if frozen:
         pieces.append(("  ‖ FROZEN", "warn"))
-    manifest = state.manifest
-    if manifest is not None:
-        known = [v for v in state.learners if v.state != "left"]
-        method = str(type(manifest.algorithm).__struct_config__.tag)
-        pieces.append((f"  {METHODS.get(method, method)}  {round_text(state)}", ""))
-        more = [
-            f"  {len(state.live)}/{text.count(len(known), 'learner')}",
-            f"  {text.rate(state.tokens_per_s)}",
-            f"  H={manifest.algorithm.sync_every}",
-        ]
+    if state.manifest is not None:
+        pieces.append((f"  {round_text(state)}", ""))
+    room = width - 3 - _length([*pieces, share])
+    who = text.fit(name(state), min(cell_len(name(state)), max(8, room - 2))) + "  "
+    room -= cell_len(who)
+    head = "swarm ▸ "
+    if len(head) <= room:
+        room -= len(head)
     else:
-        more = []
-    share = _share(shown)
-    room = width - 2 - _length(pieces) - len(share[0])
-    for figure in more:
-        if len(figure) <= room:
-            pieces.append((figure, ""))
-            room -= len(figure)
-    return (*pieces, (" " * max(1, room), ""), share)
+        head = ""
+    for figure in _figures(state):
+        if len(figure) > room:
+            break
+        pieces.append((figure, ""))
+        room -= len(figure)
+    return ((head, "dim"), (who, "strong"), *pieces, (" " * max(1, room + 1), ""), share)
+
+
+def _figures(state: RunState) -> tuple[str, ...]:
+    if state.manifest is None:
+        return ()
+    known = [v for v in state.learners if v.state != "left"]
+    return (
+        f"  {len(state.live)}/{text.count(len(known), 'learner')}" if known else "  no learner",
+        f"  {text.rate(state.tokens_per_s)}",
+        f"  {METHODS.get(method(state), method(state))}",
+        f"  H={state.manifest.algorithm.sync_every}",
+    )
+
+
+def method(state: RunState) -> str:
+    """As the command line names it; '' while it is not known."""
+    return str(type(state.manifest.algorithm).__struct_config__.tag) if state.manifest else ""
 
 
 def _length(pieces: list[Piece]) -> int:
@@ -225,7 +240,7 @@ def _learner_row(state: RunState, view: LearnerView, *, mine: bool) -> Row:
             Cell(f"{mark} {view.state}", tone),
             Cell(at, order=float(beat.round * (steps + 1) + beat.step) if beat else ""),
             Cell(text.short(rate_s) if live else text.NONE, order=rate_s),
-            Cell(text.bars(view.rates[-30:], 10, from_zero=True)[0] if view.rates else "", "accent"),
+            Cell(_rate_bars(view.rates), "accent"),
             Cell(text.loss(beat.loss if live and beat else None), order=beat.loss if beat and beat.loss is not None else ""),
             Cell(text.span(view.beat_age_s) if beat else text.NONE, "" if view.live else "bad", order=view.beat_age_s),
             Cell(text.plain(record.device, 40) if record and record.device else text.NONE),
@@ -235,6 +250,11 @@ def _learner_row(state: RunState, view: LearnerView, *, mine: bool) -> Row:
             Cell(f"↑{text.size(beat.sent_bytes)}" if beat else text.NONE, order=float(beat.sent_bytes if beat else 0)),
         ),
     )
+
+
+def _rate_bars(rates: tuple[float, ...]) -> str:
+    # From half the lowest: a stall shows, and noise does not fill the column.
+    return text.bars(rates[-20:], 10, low=min(rates) / 2)[0] if rates else ""
 
 
 def round_steps(state: RunState) -> int:
@@ -270,15 +290,16 @@ def open_round_line(shown: RunShown) -> Line:
 def closed_round_lines(state: RunState, most: int = 200) -> tuple[Line, ...]:
     """Closed rounds, newest first."""
     evals = {e.round: e for e in state.evals}
-    return tuple(_closed(record, evals.get(record.round)) for record in reversed(state.rounds[-most:]))
+    digits = len(str(state.open_round))
+    return tuple(_closed(record, evals.get(record.round), digits) for record in reversed(state.rounds[-most:]))
 
 
-def _closed(record: RoundRecord, evaluated: EvalRecord | None) -> Line:
+def _closed(record: RoundRecord, evaluated: EvalRecord | None, digits: int) -> Line:
     taken, refused = len(record.participants), len(record.rejected)
     mark, tone = ("✗", "bad") if not taken else ("◐", "warn") if refused else ("✓", "good")
     seconds_s = max((p.seconds_s for p in record.participants), default=0.0) + record.close_s
     pieces: list[Piece] = [
-        (f"r{record.round} ", ""),
+        (f"{f'r{record.round}':<{digits + 1}} ", ""),
         (f"{mark} {taken}/{taken + refused}", tone),
         (f"  {text.span(seconds_s):>5}", ""),
         (f"  train {text.loss(train_loss(record))}", ""),

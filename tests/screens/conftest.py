@@ -14,8 +14,8 @@ from swarm import api
 from swarm.core.lease import BeatId
 from swarm.core.records import Control, PayloadRef, TaskRef
 from swarm.core.specs import DiLoCo
-from swarm.core.tensorspec import TensorSpec
 from swarm.core.state import ControlRead, EvalRead, LearnerRead, ManifestRead, Polled, RoundRead, ShareLost, SnapshotRead, apply
+from swarm.core.tensorspec import TensorSpec
 from tui.app import SwarmApp
 from tui.messages import Facts, HomePolled, HomeShown, LogLine, RunAt, RunPolled, RunShown
 from tui.transitions import Note

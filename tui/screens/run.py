@@ -49,7 +49,7 @@ class RunScreen(ListScreen):
         yield Footer(compact=True)
 
     def on_mount(self) -> None:
-        self.query_one("#log", Lines).title("Log")
+        self.query_one("#log", Lines).title("Log", "follow ●")
         self.query_one("#learners").focus()
         self._paint()
 

@@ -87,7 +87,8 @@ class LossPane(Container, can_focus=True):
             f"train {text.loss(train[-1] if train else None)} ",
             f"val   {text.loss(validation[-1] if validation else None)} ",
         )
-        chart = text.bars(train or validation, max(1, width - 13), rows=min(rows, 2))
+        values = train or validation
+        chart = text.bars(values, max(1, min(width - 12, len(values))), rows=min(rows, 2))
         return tuple(((text.fit(label[n], 12), ""), (line, "accent")) for n, line in enumerate(chart))
 
     def _draw_plot(self, width: int) -> None:
@@ -101,7 +102,7 @@ class LossPane(Container, can_focus=True):
             plot = self._plot = PlotWidget(allow_pan_and_zoom=False)
             plot.can_focus = False
             plot.set_reactive(PlotWidget.margin_top, 0)  # plainly set, they look for children that are not there yet
-            plot.set_reactive(PlotWidget.margin_bottom, 2)
+            plot.set_reactive(PlotWidget.margin_bottom, 1)
             plot.set_reactive(PlotWidget.margin_left, 7)
             self.mount(plot)
             self.call_after_refresh(self._fill, plot)

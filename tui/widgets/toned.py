@@ -24,7 +24,7 @@ _STYLES = {
     "warn": "$text-warning",
     "bad": "$text-error",
     "dim": "$text-muted",
-    "accent": "$text-accent",
+    "accent": "$text-primary",
     "strong": "bold",
 }
 
@@ -99,31 +99,38 @@ class Toned(ScrollView, can_focus=True, inherit_bindings=False):
 
 
 class Lines(Toned):
-    """Lines to scroll through. `follow`: the last one stays in sight until the reader scrolls up."""
+    """Lines to scroll through. `follow`: the last one stays in sight unless the reader has scrolled up."""
 
     def __init__(self, *, follow: bool = False, id: str | None = None) -> None:
         super().__init__(id=id)
-        self.follow = follow
+        self._follow, self._at_end, self._settling = follow, True, False
         self._lines: tuple[Line, ...] = ()
 
+    @property
+    def following(self) -> bool:
+        return self._follow and self._at_end
+
     def show(self, lines: tuple[Line, ...]) -> None:
-        if lines == self._lines:
-            return
-        at_end = self.scroll_offset.y >= self.max_scroll_y
-        self._lines = lines
-        self._settle()
-        if self.follow and at_end:
-            self.scroll_end(animate=False, force=True, immediate=True)
-        self.refresh()
+        if lines != self._lines:
+            self._lines = lines
+            self._settle()
+            self.refresh()
 
     def on_resize(self) -> None:
-        at_end = self.scroll_offset.y >= self.max_scroll_y
         self._settle()
-        if self.follow and at_end:
-            self.scroll_end(animate=False, force=True, immediate=True)
 
     def _settle(self) -> None:
+        self._settling = True
         self.virtual_size = Size(self.scrollable_content_region.width, len(self._lines))
+        if self.following:
+            self.scroll_end(animate=False, force=True, immediate=True)
+        self._settling = False
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        if self._follow and not self._settling and self.is_mounted:
+            self._at_end = new_value >= self.max_scroll_y
+            self.title(self._title[0], "follow ●" if self._at_end else "follow ○: G")
 
     def render_line(self, y: int) -> Strip:
         row = y + self.scroll_offset.y
