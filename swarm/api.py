@@ -28,8 +28,8 @@ from swarm.core.errors import (
     SwarmError,
     UsageError,
 )
-from swarm.core.ids import learner_id_from_host
 from swarm.core.ids import learner_id as check_learner_id
+from swarm.core.ids import learner_id_from_host
 from swarm.core.jobs import CreateRun, Learn
 from swarm.core.lease import Lease
 from swarm.core.naming import run_id, run_name
@@ -267,7 +267,7 @@ async def opened(location: str) -> Mailbox:
     mailbox = open_mailbox(location)
     try:
         await asyncio.wait_for(mailbox.open(), 2 * HANG_S)
-    except asyncio.TimeoutError:
+    except TimeoutError:
         raise MailboxUnavailable(f"{location} does not answer") from None
     return mailbox
 
