@@ -75,4 +75,5 @@ def test_every_import_is_a_declared_dependency() -> None:
     imported = set[str]().union(*map(imports_of, SOURCES)) - {"swarm", "tui"} - sys.stdlib_module_names
     owners = packages_distributions()
     undeclared = {name for name in imported if not declared & set(map(normal, owners.get(name, [name])))}
-    assert imported and not undeclared
+    assert imported
+    assert not undeclared
