@@ -40,6 +40,7 @@ from swarm.host import settings
 from swarm.host.identity import machine_name
 from swarm.host.settings import mailbox_location
 from swarm.launcher import Job, jobs
+from swarm.learners.devices import installed_frameworks
 from swarm.mailbox import open_mailbox
 from swarm.mailbox.contract import Mailbox
 from swarm.tape import Tape, read_manifest, run_ids
@@ -70,6 +71,7 @@ __all__ = [
     "UsageError",
     "__version__",
     "find_run",
+    "installed_frameworks",
     "jobs",
     "known_mailboxes",
     "leave",
@@ -352,6 +354,12 @@ def new_run(
     )
 
 
+async def check_new_name(location: str, name: str) -> None:
+    """Raises UsageError if a run of that name exists, since commands could not tell the two apart."""
+    if any(manifest.name == name for manifest in await manifests(location)):
+        raise UsageError(f"a run {name!r} exists in {location}: choose another name, or `swarm join {name}`")
+
+
 def learn_order(
     mailbox: str,
     run: str,
@@ -436,4 +444,3 @@ def _remedy(error: SwarmError, location: str) -> str:
 
 def _now_s() -> float:
     return asyncio.get_running_loop().time()
-

@@ -1,4 +1,4 @@
-"""Several learners over one memory mailbox, in virtual time: the event loop's clock jumps to the next timer when nothing is ready."""
+"""Several learners over one memory mailbox, in virtual time: when nothing is ready, the clock jumps to the next timer."""
 
 from __future__ import annotations
 

@@ -101,11 +101,9 @@ def test_a_restarted_learner_of_the_same_machine_takes_its_id_over_at_once() -> 
         first.cancel()
         await asyncio.sleep(0)
         again = Learner(store, manifest, "b", machines)
-        started_s = asyncio.get_running_loop().time()
         second = asyncio.create_task(again.live())
-        while again.inner is None:
-            await asyncio.sleep(0.01)
-        assert asyncio.get_running_loop().time() - started_s < 0.1
+        await asyncio.sleep(0.1)
+        assert again.inner is not None, "joined within the time of one step"
         assert again.participant.me.incarnation == 2
         assert await together(second, other) == ["done", "done"]
         assert all(len(r.participants) == 2 for r in (await tape(store, manifest))[-3:])
