@@ -77,7 +77,13 @@ def jobs() -> tuple[Job, ...]:
 
 
 def start_join(
-    mailbox: str, run: str, *, learner_id: str | None = None, framework: str = "auto", device: str = "auto", data: str | None = None
+    mailbox: str,
+    run: str,
+    *,
+    learner_id: str | None = None,
+    framework: str = "auto",
+    device: str = "auto",
+    data: str | None = None,
 ) -> Job:
     """Start a detached worker that joins `run` and return at once; the job's state tells how it goes on."""
     raise NotImplementedError
