@@ -23,13 +23,13 @@ class Key:
     action: str
     label: str  # one or two words
     help: str  # one sentence
-    group: Binding.Group | None = None
+    group: str | None = None  # neighbours with the same one share this word in the footer
     priority: bool = False  # works over dialogs and text fields too
     footer: bool = True
+    pinned: bool = False  # stands at the right end of the footer, however narrow that is
 
 
-_PANES = Binding.Group("panes", compact=True)
-_MOVE = Binding.Group("go", compact=True)
+_PANES, _MOVE = "panes", "go"
 
 
 def _panes(*names: str) -> tuple[Key, ...]:
@@ -40,12 +40,12 @@ def _panes(*names: str) -> tuple[Key, ...]:
 
 KEYS: dict[Place, tuple[Key, ...]] = {
     Place.EVERYWHERE: (
-        Key("question_mark", "help", "help", "All keys, on one page."),
+        Key("question_mark", "help", "help", "All keys, on one page.", pinned=True),
         Key("q", "leave_app", "quit", "Quit; asks whether this machine's jobs go on."),
         Key("ctrl+c,ctrl+q", "leave_app", "quit", "Quit, over a dialog too; twice: at once.", priority=True, footer=False),
         Key("f8", "picture", "svg", "Save the screen as an SVG file in the current folder."),
         Key("f12", "facts", "facts", "A page of facts to paste into a bug report."),
-        Key("ctrl+p", "command_palette", "commands", "Find any command by its name.", priority=True, footer=False),
+        Key("ctrl+p", "command_palette", "commands", "Find any command by its name.", priority=True, pinned=True),
     ),
     Place.HOME: (
         Key("enter", "open", "open", "Open the run under the cursor, or the run of the job under it."),
@@ -83,7 +83,6 @@ def bindings(place: Place) -> list[BindingType]:
             key.action,
             key.label,
             show=key.footer,
-            group=key.group,
             priority=key.priority,
             tooltip=key.help,
             key_display=None,
@@ -93,7 +92,7 @@ def bindings(place: Place) -> list[BindingType]:
     ]
 
 
-_NAMES = {"question_mark": "?", "slash": "/", "escape": "esc", "pagedown": "pgdn", "pageup": "pgup"}
+_NAMES = {"question_mark": "?", "slash": "/", "escape": "esc", "pagedown": "pgdn", "pageup": "pgup", "ctrl+p": "^p"}
 
 
 def key_name(key: str) -> str:

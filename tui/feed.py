@@ -88,7 +88,7 @@ class Feed:
     def close(self) -> None:
         """End without waiting: a call that hangs on a share keeps nobody."""
         self._post = lambda message: None
-        self._call(self._end)
+        self._call(lambda: asyncio.ensure_future(self._end()))
 
     def show(self, at: RunAt | None) -> None:
         """Follow this run beside the mailboxes, and no other."""
@@ -123,11 +123,12 @@ class Feed:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _end(self) -> None:
-        for task in self._tasks:
+    async def _end(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
             task.cancel()
-        loop = asyncio.get_running_loop()
-        loop.call_soon(loop.call_soon, loop.stop)  # after the cancelled ones have had their turn
+        await asyncio.gather(*others, return_exceptions=True)
+        asyncio.get_running_loop().stop()
 
     def _show(self, at: RunAt | None) -> None:
         if self._following is not None:

@@ -8,7 +8,6 @@ from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.reactive import reactive
-from textual.widgets import Footer
 
 from swarm.api import Home, Job
 from tui import view_home
@@ -16,6 +15,7 @@ from tui.commands import Place, bindings
 from tui.messages import HomeShown, RunAt
 from tui.screens.lists import ListScreen
 from tui.view_run import RUNNING_JOB, joinable, stoppable
+from tui.widgets.keybar import KeyBar
 from tui.widgets.table import Table
 from tui.widgets.toned import Words
 
@@ -38,7 +38,7 @@ class HomeScreen(ListScreen):
             yield Table(view_home.RUN_COLUMNS, name="Runs", id="runs")
             yield Table(view_home.JOB_COLUMNS, name="Jobs on this machine", id="jobs")
             yield Words(id="detail")
-        yield Footer(compact=True)
+        yield KeyBar(Place.HOME, Place.LISTS)
 
     def on_mount(self) -> None:
         self.query_one("#runs").focus()

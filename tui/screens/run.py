@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.reactive import reactive
-from textual.widgets import Footer
 
 from swarm.api import EvalRecord, RoundRecord, RunState
 from tui import view_run
 from tui.commands import Place, bindings
 from tui.messages import RunAt, RunShown
 from tui.screens.lists import ListScreen
+from tui.widgets.keybar import KeyBar
 from tui.widgets.plot import LossPane
 from tui.widgets.rounds import RoundsPane
 from tui.widgets.table import Table
@@ -46,7 +46,7 @@ class RunScreen(ListScreen):
             yield LossPane(id="loss")
             yield RoundsPane(id="rounds")
         yield Lines(follow=True, id="log")
-        yield Footer(compact=True)
+        yield KeyBar(Place.RUN, Place.LISTS)
 
     def on_mount(self) -> None:
         self.query_one("#log", Lines).title("Log", "follow ●")

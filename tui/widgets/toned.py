@@ -72,13 +72,13 @@ class Toned(ScrollView, can_focus=True, inherit_bindings=False):
             self.border_title, self.border_subtitle = Content(title), Content(subtitle)
 
     def move(self, rows: int) -> None:
-        self.scroll_relative(y=rows, animate=False)
+        self.scroll_relative(y=rows, animate=False, immediate=True)
 
     def first(self) -> None:
-        self.scroll_home(animate=False)
+        self.scroll_home(animate=False, immediate=True)
 
     def last(self) -> None:
-        self.scroll_end(animate=False)
+        self.scroll_end(animate=False, immediate=True)
 
     @property
     def page_rows(self) -> int:
