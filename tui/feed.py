@@ -160,8 +160,12 @@ class Feed:
                 notes.extend(self._numbered([*home_notes(home, polled), *mailbox_notes(home, polled)]))
                 home = polled
                 self._post(HomePolled(HomeShown(home=home, now_s=now_s, polled_at_s=now_s, notes=tuple(notes))))
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._rescan.wait(), self._home_s)
+            # Not wait_for: it may swallow a cancellation that comes with the event (Python 3.11).
+            asked = asyncio.get_running_loop().create_task(self._rescan.wait())
+            try:
+                await asyncio.wait({asked}, timeout=self._home_s)
+            finally:
+                asked.cancel()
             self._rescan.clear()
 
     async def _follow_run(self, at: RunAt) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import queue
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -86,11 +87,15 @@ class Running:
 def running(api: FakeApi) -> Iterator[Running]:
     feed = Feed(api, home_s=0.001, run_s=0.001, wall=lambda: "12:00:00")  # type: ignore[arg-type]
     run = Running(feed)
+    before = set(threading.enumerate())
     feed.start(run.posted.put)
+    (thread,) = set(threading.enumerate()) - before
     try:
         yield run
     finally:
         feed.close()
+        thread.join(30)
+        assert not thread.is_alive()
 
 
 def test_home_is_posted_with_notes_of_what_changed(fixed: SimpleNamespace) -> None:
