@@ -113,6 +113,7 @@ class RunWatch:
         self._mailbox: Mailbox | None = None
         self._tape: Tape | None = None
         self._polling: asyncio.Task[None] | None = None
+        self._snapshots: dict[str, Snapshot | None] = {}  # of the open round, by key
         self.state = RunState(run=run)
 
     async def poll(self) -> RunState:
@@ -158,8 +159,8 @@ class RunWatch:
         controls = await tape.controls(self.state.controls)
         for n, control in enumerate(controls[len(self.state.controls) :], len(self.state.controls) + 1):
             self._apply(state.ControlRead(n, control))
-        snapshots = await tape.snapshots(self.state.open_round, {})
-        for snapshot in snapshots.values():
+        self._snapshots = await tape.snapshots(self.state.open_round, self._snapshots)
+        for snapshot in self._snapshots.values():
             if snapshot is not None:
                 self._apply(state.SnapshotRead(snapshot))
         if self._history:
