@@ -1,0 +1,109 @@
+"""The byte boundary to an MLX module.
+
+MLX flushes subnormals in its casts: nothing is cast here, bf16 crosses as its bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+from mlx.utils import tree_flatten, tree_map_with_path
+from numpy.typing import NDArray
+
+from swarm.core.errors import DeviceUnavailable, SchemaMismatch, UsageError
+from swarm.tensors.payload import check
+from swarm.tensors.precision import BF16
+from swarm.tensors.schema import Schema, TensorSpec
+
+_CODES = {mx.float32: "F32", mx.float16: "F16", mx.bfloat16: "BF16"}
+
+
+class MlxAdapter:
+    """Over `model.trainable_parameters()`, named by their dotted paths: 'fc1.weight', 'layers.0.bias'.
+
+    `apply` sets arrays by `Module.update`; MLX keys optimizer state by path, so it survives.
+    """
+
+    framework = "mlx"
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+
+    def schema(self) -> Schema:
+        """Raises SchemaMismatch for other dtypes, and for two parameters that are one array: the first update would
+        untie them."""
+        trainable: list[tuple[str, mx.array]] = tree_flatten(self._model.trainable_parameters())
+        self._refuse_ties({name for name, _ in trainable})
+        refused = sorted(name for name, array in trainable if array.dtype not in _CODES)
+        if refused:
+            raise SchemaMismatch(
+                refused, advice=f"only F32, F16 and BF16 parameters are exchanged: {', '.join(refused)}"
+            )
+        return Schema(TensorSpec(name, _CODES[array.dtype], tuple(array.shape)) for name, array in trainable)
+
+    def _refuse_ties(self, trainable: set[str]) -> None:
+        holders: dict[int, list[str]] = {}
+        every = tree_flatten(self._model.parameters())  # frozen ones too: a tie to one breaks as well
+        for name, array in every:
+            holders.setdefault(id(array), []).append(name)
+        tied = sorted(
+            name for names in holders.values() if len(names) > 1 and not trainable.isdisjoint(names) for name in names
+        )
+        if tied:
+            raise SchemaMismatch(
+                tied,
+                advice=f"parameters are tied by identity, which MLX breaks at the first update: {', '.join(tied)}; "
+                "use a structural tie such as embed.as_linear",
+            )
+
+    def snapshot(self) -> Mapping[str, NDArray[np.generic]]:
+        trainable: list[tuple[str, mx.array]] = tree_flatten(self._model.trainable_parameters())
+        mx.eval([array for _, array in trainable])
+        return {name: _host_view(array) for name, array in trainable}
+
+    def apply(self, tensors: Mapping[str, NDArray[Any]]) -> None:
+        check(tensors, (spec for spec in self.schema() if spec.name in tensors))
+        arrays = {name: _owned(array) for name, array in tensors.items()}
+        # All parameters, in the model's own structure: an unflattened part of it would turn digit keys into lists.
+        tree = tree_map_with_path(lambda path, old: arrays.get(path, old), self._model.trainable_parameters())
+        mx.eval(list(arrays.values()))
+        self._model.update(tree)
+
+
+def _host_view(array: mx.array) -> NDArray[Any]:
+    view: NDArray[Any]
+    # NumPy holds the array, and so MLX neither frees nor reuses its memory while the view lives.
+    if array.dtype == mx.bfloat16:  # has no buffer protocol
+        view = np.ascontiguousarray(np.asarray(array.view(mx.uint16))).view(BF16)
+    else:
+        view = np.ascontiguousarray(np.asarray(array))
+    view = view.reshape(array.shape)  # ascontiguousarray makes a scalar one-dimensional
+    view.flags.writeable = False
+    return view
+
+
+def _owned(array: NDArray[Any]) -> mx.array:
+    """An MLX array with a copy of `array`'s bytes."""
+    array = np.require(array, requirements=("C", "A"))
+    if array.dtype == BF16:
+        return mx.array(array.view(np.uint16)).view(mx.bfloat16)
+    return mx.array(array)
+
+
+def device(name: str) -> mx.Device:
+    """'auto' (MLX's own choice), 'cpu' or 'metal'. Raises DeviceUnavailable if it is absent here, UsageError if it is
+    none."""
+    match name:
+        case "auto":
+            return mx.default_device()
+        case "cpu":
+            return mx.Device(mx.cpu)
+        case "metal":
+            if not mx.metal.is_available():
+                raise DeviceUnavailable("device metal is absent: it needs a Mac with Apple silicon")
+            return mx.Device(mx.gpu)
+    raise UsageError(f"{name!r} is no device of MLX: auto, cpu or metal")

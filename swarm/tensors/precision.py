@@ -1,0 +1,63 @@
+"""The dtypes that cross the mailbox, and the casts between them: round to nearest even, subnormals kept.
+
+NumPy and ml_dtypes cast without flushing subnormals, so nothing is done by a framework here. A NaN stays a NaN; its
+payload bits are not promised.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from swarm.tensors.blocks import flat, same_size, spans
+
+F32 = np.dtype("<f4")
+F16 = np.dtype("<f2")
+BF16 = np.dtype(ml_dtypes.bfloat16)
+
+DTYPES: dict[str, np.dtype[Any]] = {"F32": F32, "F16": F16, "BF16": BF16}
+"""Safetensors code -> NumPy dtype: the one table that payloads, casts and adapters go by."""
+CODES: dict[np.dtype[Any], str] = {dtype: code for code, dtype in DTYPES.items()}
+"""NumPy dtype -> Safetensors code. A dtype that is not here (big-endian ones included) is not exchanged."""
+
+
+def cast(array: NDArray[Any], out: NDArray[Any]) -> None:
+    """`out` = `array` in out's dtype, block by block. Both (…) of one shape, C-contiguous; raises ValueError
+    otherwise."""
+    source, target = flat(array), flat(out)
+    for span in spans(same_size(array, out)):
+        np.copyto(target[span], source[span], casting="unsafe")
+
+
+def widened(block: NDArray[Any], scratch: NDArray[np.float32]) -> NDArray[np.float32]:
+    """`block` (n,) as fp32: itself if it is F32, otherwise converted into the first n elements of `scratch`."""
+    if block.dtype == F32:
+        return block
+    wide = scratch[: block.size]
+    np.copyto(wide, block)
+    return wide
+
+
+def to_f32(array: NDArray[Any], out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+    """`array` as fp32, exactly: in `out` if given, otherwise in a new array (even if it is fp32 already)."""
+    if out is None:
+        out = np.empty(array.shape, F32)
+    cast(array, out)
+    return out
+
+
+def from_f32(array: NDArray[np.float32], dtype: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
+    """fp32 `array` rounded to the dtype with code `dtype`; values beyond its range become infinite.
+
+    In `out` if given, otherwise in a new array. Raises ValueError if `out` has another dtype.
+    """
+    if out is None:
+        out = np.empty(array.shape, DTYPES[dtype])
+    elif out.dtype != DTYPES[dtype]:
+        raise ValueError(f"out has dtype {out.dtype}, expected {dtype}")
+    with np.errstate(over="ignore"):
+        cast(array, out)
+    return out
