@@ -114,6 +114,10 @@ class MailboxReadOnly(MailboxError):
     pass
 
 
+WAITED_OUT = (MailboxUnavailable, MailboxFull, MailboxReadOnly)
+"""What time or a person can mend while the work waits; the work is repeated then, and nothing is lost."""
+
+
 class MailboxMoved(MailboxError):
     pass
 

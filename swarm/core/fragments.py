@@ -9,19 +9,24 @@ from swarm.core.tensorspec import TensorSpec
 
 
 def by_bytes(tensors: Iterable[TensorSpec], fragments: int) -> tuple[tuple[str, ...], ...]:
-    """Names by fragment, each sorted: the largest tensor first, ties by name, into the lightest fragment.
+    """Names by fragment, each sorted: the largest tensor first, ties by name, into the lightest fragment, of equal ones into
+    the one with fewest tensors (so that empty tensors leave no fragment empty).
 
     There are never more fragments than tensors. Depends on names and sizes alone, so that every learner finds the same plan.
+    Raises ValueError if there is no tensor, or no fragment.
     """
     ordered = sorted(tensors, key=lambda t: (-t.size_bytes, t.name))
     if not ordered:
         raise ValueError("a model without trainable parameters cannot be trained")
-    bins: list[tuple[int, int, list[str]]] = [(0, i, []) for i in range(min(fragments, len(ordered)))]
+    if fragments < 1:
+        raise ValueError(f"fragments must be >= 1, got {fragments}")
+    bins: list[tuple[int, int, int]] = [(0, 0, i) for i in range(min(fragments, len(ordered)))]  # bytes, tensors, index
+    names: list[list[str]] = [[] for _ in bins]
     for tensor in ordered:
-        weight, index, names = heapq.heappop(bins)
-        names.append(tensor.name)
-        heapq.heappush(bins, (weight + tensor.size_bytes, index, names))
-    return tuple(tuple(sorted(names)) for _, _, names in sorted(bins, key=lambda b: b[1]))
+        weight, count, index = bins[0]
+        names[index].append(tensor.name)
+        heapq.heapreplace(bins, (weight + tensor.size_bytes, count + 1, index))
+    return tuple(tuple(sorted(part)) for part in names)
 
 
 class Schedule:

@@ -1,6 +1,8 @@
 """The key grammar, and where each kind of object stands in the mailbox (FORMAT.md, "Tree").
 
-Numbers are zero-padded, so that byte order is numeric order.
+Numbers are zero-padded, so that byte order is numeric order. Builders raise InvalidKey for a negative number and for an id
+or a hash that breaks its grammar: whatever comes from a peer cannot name a place outside its folder. A parser gives None for
+every name that its builder would not write, and never raises.
 """
 
 from __future__ import annotations
@@ -8,14 +10,14 @@ from __future__ import annotations
 import re
 
 from swarm.core.errors import InvalidKey
-from swarm.core.ids import WINDOWS_DEVICES
+from swarm.core.ids import WINDOWS_DEVICES, is_learner_id
 
 MARKER = "mailbox/record.json"
 RECORD = "record.json"
 SHARD = 100  # rounds per folder under rounds/
 
 _KEY = re.compile(r"[a-z0-9._-]+(?:/[a-z0-9._-]+)*")
-_SHA = r"[0-9a-f]{64}"
+_SHA = re.compile(r"[0-9a-f]{64}")
 
 
 def check_key(key: str) -> str:
@@ -45,6 +47,29 @@ def check_prefix(prefix: str) -> str:
     return prefix
 
 
+def is_sha256(text: str) -> bool:
+    """Whether `text` is a SHA-256 as keys and records write it: 64 lower-case hex digits."""
+    return _SHA.fullmatch(text) is not None
+
+
+def _padded(number: int, digits: int) -> str:
+    if number < 0:  # "-001" would pass the grammar, and sort anywhere
+        raise InvalidKey(f"a number in a key must be >= 0, got {number}")
+    return f"{number:0{digits}d}"
+
+
+def _id(text: str) -> str:
+    if not is_learner_id(text):
+        raise InvalidKey(f"{text!r} is no learner or client id")
+    return text
+
+
+def _payload(sha256: str) -> str:
+    if not is_sha256(sha256):
+        raise InvalidKey(f"{sha256!r} is no SHA-256 in lower-case hex")
+    return f"{sha256}.safetensors"
+
+
 class RunKeys:
     """Keys of one run."""
 
@@ -57,103 +82,118 @@ class RunKeys:
         self.evals = f"{self.root}/evals/"
 
     def init_blob(self, fragment: int, sha256: str) -> str:
-        return f"{self.root}/blobs/init/{fragment:03d}/{sha256}.safetensors"
+        return f"{self.root}/blobs/init/{_padded(fragment, 3)}/{_payload(sha256)}"
 
     def shard(self, shard: int) -> str:
         """Prefix of the rounds shard·100 … shard·100 + 99."""
-        return f"{self.root}/rounds/{shard:08d}/"
+        return f"{self.root}/rounds/{_padded(shard, 8)}/"
 
     def round(self, round: int) -> str:
-        return f"{self.shard(round // SHARD)}{round:010d}/{RECORD}"
+        return f"{self.shard(round // SHARD)}{_padded(round, 10)}/{RECORD}"
 
     def round_blob(self, round: int, sha256: str) -> str:
-        return f"{self.root}/blobs/rounds/{round:010d}/{sha256}.safetensors"
+        return f"{self.root}/blobs/rounds/{_padded(round, 10)}/{_payload(sha256)}"
 
     def snapshots(self, round: int) -> str:
-        return f"{self.root}/snapshots/{round:010d}/"
+        return f"{self.root}/snapshots/{_padded(round, 10)}/"
 
     def snapshot(self, round: int, *, unit: str, learner: str, incarnation: int, claim: int = 0) -> str:
-        return f"{self.snapshots(round)}{unit}/{learner}.{incarnation}.{claim}.json"
+        name = f"{_id(learner)}.{_padded(incarnation, 1)}.{_padded(claim, 1)}.json"
+        return f"{self.snapshots(round)}{_id(unit)}/{name}"
 
     def snapshot_blob(self, round: int, learner: str, sha256: str) -> str:
-        return f"{self.root}/blobs/snapshots/{round:010d}/{learner}/{sha256}.safetensors"
+        return f"{self.root}/blobs/snapshots/{_padded(round, 10)}/{_id(learner)}/{_payload(sha256)}"
 
     def claims(self, round: int) -> str:
-        return f"{self.root}/claims/{round:010d}/"
+        return f"{self.root}/claims/{_padded(round, 10)}/"
 
     def claim(self, round: int, n: int) -> str:
-        return f"{self.claims(round)}{n:03d}/{RECORD}"
+        return f"{self.claims(round)}{_padded(n, 3)}/{RECORD}"
 
     def eval_claim(self, round: int) -> str:
         """Claim on the evaluation of `round`: first come, once."""
         return f"{self.claims(round)}eval/{RECORD}"
 
     def learner(self, learner: str, incarnation: int) -> str:
-        return f"{self.learners}{learner}/{incarnation:04d}/{RECORD}"
+        return f"{self.learners}{_id(learner)}/{_padded(incarnation, 4)}/{RECORD}"
 
     def beats_of(self, learner: str) -> str:
-        return f"{self.beats}{learner}/"
+        return f"{self.beats}{_id(learner)}/"
 
     def beat(self, learner: str, incarnation: int, n: int) -> str:
-        return f"{self.beats_of(learner)}{incarnation:04d}-{n:010d}.json"
+        return f"{self.beats_of(learner)}{_padded(incarnation, 4)}-{_padded(n, 10)}.json"
 
     def control_record(self, n: int) -> str:
-        return f"{self.control}{n:06d}/{RECORD}"
+        return f"{self.control}{_padded(n, 6)}/{RECORD}"
 
     def eval(self, round: int) -> str:
-        return f"{self.evals}{round:010d}/{RECORD}"
+        return f"{self.evals}{_padded(round, 10)}/{RECORD}"
 
 
-_BEAT = re.compile(r"runs/[^/]+/beats/([a-z0-9-]{1,64})/(\d{4,})-(\d{10,})\.json")
-_LEARNER = re.compile(r"runs/[^/]+/learners/([a-z0-9-]{1,64})/(\d{4,})/record\.json")
-_SNAPSHOT = re.compile(r"runs/[^/]+/snapshots/(\d{10,})/([a-z0-9-]{1,64})/([a-z0-9-]{1,64})\.(\d+)\.(\d+)\.json")
-_ROUND = re.compile(r"runs/[^/]+/rounds/\d{8,}/(\d{10,})/record\.json")
-_CLAIM = re.compile(r"runs/[^/]+/claims/\d{10,}/(\d{3,})/record\.json")
-_CONTROL = re.compile(r"runs/[^/]+/control/(\d{6,})/record\.json")
-_EVAL = re.compile(r"runs/[^/]+/evals/(\d{10,})/record\.json")
+def _number_of(digits: int) -> str:
+    """A number as `_padded` writes it. At most 18 digits: int() takes its time over very long ones, and then raises."""
+    return rf"([0-9]{{{digits}}}|[1-9][0-9]{{{digits},17}})"
+
+
+_RUNS, _IDS = r"runs/[^/]+", r"([a-z0-9-]{1,64})"
+_BEAT = re.compile(rf"{_RUNS}/beats/{_IDS}/{_number_of(4)}-{_number_of(10)}\.json")
+_LEARNER = re.compile(rf"{_RUNS}/learners/{_IDS}/{_number_of(4)}/record\.json")
+_SNAPSHOT = re.compile(rf"{_RUNS}/snapshots/{_number_of(10)}/{_IDS}/{_IDS}\.{_number_of(1)}\.{_number_of(1)}\.json")
+_ROUND = re.compile(rf"{_RUNS}/rounds/{_number_of(8)}/{_number_of(10)}/record\.json")
+_CLAIM = re.compile(rf"{_RUNS}/claims/{_number_of(10)}/{_number_of(3)}/record\.json")
+_CONTROL = re.compile(rf"{_RUNS}/control/{_number_of(6)}/record\.json")
+_EVAL = re.compile(rf"{_RUNS}/evals/{_number_of(10)}/record\.json")
 _MANIFEST = re.compile(r"runs/([a-z0-9]{4,32})/manifest/record\.json")
+
+
+def _match(pattern: re.Pattern[str], key: str) -> re.Match[str] | None:
+    m = pattern.fullmatch(key)
+    return m if m and is_key(key) else None
 
 
 def parse_beat(key: str) -> tuple[str, int, int] | None:
     """(learner, incarnation, n), or None for a foreign name."""
-    m = _BEAT.fullmatch(key)
+    m = _match(_BEAT, key)
     return (m[1], int(m[2]), int(m[3])) if m else None
 
 
 def parse_learner(key: str) -> tuple[str, int] | None:
     """(learner, incarnation), or None for a foreign name."""
-    m = _LEARNER.fullmatch(key)
+    m = _match(_LEARNER, key)
     return (m[1], int(m[2])) if m else None
 
 
 def parse_snapshot(key: str) -> tuple[int, str, str, int, int] | None:
     """(round, unit, learner, incarnation, claim), or None for a foreign name."""
-    m = _SNAPSHOT.fullmatch(key)
+    m = _match(_SNAPSHOT, key)
     return (int(m[1]), m[2], m[3], int(m[4]), int(m[5])) if m else None
 
 
-def _number(pattern: re.Pattern[str], key: str) -> int | None:
-    m = pattern.fullmatch(key)
-    return int(m[1]) if m else None
-
-
 def parse_round(key: str) -> int | None:
-    return _number(_ROUND, key)
+    """The round, or None for a foreign name or a round in another's shard."""
+    m = _match(_ROUND, key)
+    return int(m[2]) if m and int(m[2]) // SHARD == int(m[1]) else None
 
 
 def parse_claim(key: str) -> int | None:
-    return _number(_CLAIM, key)
+    """The claim's number, or None for a foreign name or the claim on an evaluation."""
+    m = _match(_CLAIM, key)
+    return int(m[2]) if m else None
 
 
 def parse_control(key: str) -> int | None:
-    return _number(_CONTROL, key)
+    """The number in the sequence, or None for a foreign name."""
+    m = _match(_CONTROL, key)
+    return int(m[1]) if m else None
 
 
 def parse_eval(key: str) -> int | None:
-    return _number(_EVAL, key)
+    """The round, or None for a foreign name."""
+    m = _match(_EVAL, key)
+    return int(m[1]) if m else None
 
 
 def parse_manifest(key: str) -> str | None:
     """The run id, or None for a foreign name."""
-    m = _MANIFEST.fullmatch(key)
+    m = _match(_MANIFEST, key)
     return m[1] if m else None

@@ -38,12 +38,14 @@ class Leases(msgspec.Struct, frozen=True):
         leases: dict[str, Lease] = {}
         for learner, beat in newest.items():
             old = self.by_learner.get(learner)
-            # A late listing may show an older beat than the one already seen: it proves nothing new.
             if old is None or beat > old.newest:
                 leases[learner] = Lease(newest=beat, released=learner in released)
             else:
+                # A late listing may show an older beat than the one already seen: it proves nothing new, and what it says
+                # about a release was said before the newest one.
+                gone = learner in released if beat == old.newest else old.released
                 unchanged_s = 0.0 if anew else old.unchanged_s + elapsed_s
-                leases[learner] = Lease(newest=old.newest, unchanged_s=unchanged_s, released=learner in released)
+                leases[learner] = Lease(newest=old.newest, unchanged_s=unchanged_s, released=gone)
         for learner, old in self.by_learner.items():
             if learner not in leases:  # its beats were swept, or the listing is late
                 unchanged_s = 0.0 if anew else old.unchanged_s + elapsed_s

@@ -1,28 +1,81 @@
 """Every JSON record of the mailbox, and the two lines in which it is written (FORMAT.md, "Records").
 
 Line 1 is the body, line 2 the envelope: a nonce, the SHA-256 of line 1, and the place of a signature. Unknown fields are
-ignored, so that a later version may add some.
+ignored, so that a later version may add some. Values are checked whenever a record is made, decoded ones included: whoever
+holds a record can calculate with it, and build keys from it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
+import math
 from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from swarm.core.errors import RecordError
-from swarm.core.specs import DiLoCo
+from swarm.core.errors import FormatMismatch, RecordError
+from swarm.core.ids import is_learner_id, is_run_id
+from swarm.core.keys import is_sha256
+from swarm.core.specs import MAX_REAL, DiLoCo
 from swarm.core.tensorspec import TensorSpec
 
 FORMAT = 1
 MAX_RECORD_BYTES = 64 << 20  # a schema of a hundred thousand tensors fits; nothing larger is read
 INIT = -1  # the round of Θ⁰ in a PayloadRef
+MAX_ROUND = 10**10 - 1  # what ten digits of a key can say
+MAX_COUNT = 2**53 - 1  # of anything else: every JSON reader keeps it exact, and tokens²/steps is finite
+MAX_SEED = 2**63 - 1
 
-RejectReason = Literal["stale", "late", "zero_steps", "tokens", "schema", "corrupt", "missing", "nonfinite", "duplicate"]
+RejectReason = Literal[
+    "stale", "late", "zero_steps", "tokens", "schema", "corrupt", "missing", "nonfinite", "norm", "duplicate"
+]
 LearnerPhase = Literal["join", "train", "upload", "wait", "merge", "pull", "evaluate", "paused", "left"]
 
 T = TypeVar("T", bound=msgspec.Struct)
+
+
+def _check(
+    record: msgspec.Struct,
+    *,
+    ids: tuple[str, ...] = (),
+    hashes: tuple[str, ...] = (),
+    rounds: tuple[str, ...] = (),
+    counts: tuple[str, ...] = (),
+    reals: tuple[str, ...] = (),
+    losses: tuple[str, ...] = (),
+) -> None:
+    """Raises ValueError for the first of the named fields whose value is not what its kind allows.
+
+    `losses` may be any number: one that is not finite becomes null on its way into JSON.
+    """
+    for name in ids:
+        if not is_learner_id(getattr(record, name)):
+            raise ValueError(f"{name} must be 1 to 64 of a-z, 0-9 and '-', got {getattr(record, name)!r:.100}")
+    for name in hashes:
+        if not is_sha256(getattr(record, name)):
+            raise ValueError(f"{name} must be 64 lower-case hex digits, got {getattr(record, name)!r:.100}")
+    for names, limit in ((rounds, MAX_ROUND), (counts, MAX_COUNT)):
+        for name in names:
+            value = getattr(record, name)
+            if type(value) is not int or not 0 <= value <= limit:
+                raise ValueError(f"{name} must be a whole number from 0 to {limit}, got {value!r:.100}")
+    for name in reals:
+        value = getattr(record, name)
+        if type(value) not in (int, float) or not 0 <= value <= MAX_REAL:
+            raise ValueError(f"{name} must be a number from 0 to {MAX_REAL:g}, got {value!r:.100}")
+    for name in losses:
+        value = getattr(record, name)
+        if value is not None and type(value) not in (int, float):
+            raise ValueError(f"{name} must be a number or null, got {value!r:.100}")
+
+
+def _check_name(field: str, name: str, *, path: bool = False) -> None:
+    """Raises ValueError unless `name` is one short printable line; with `path`, also one that names no other folder."""
+    if not 1 <= len(name) <= 200 or not name.isprintable():
+        raise ValueError(f"{field} must be 1 to 200 printable characters, got {name!r:.100}")
+    if path and (name.startswith(".") or set(name) & set("/\\:")):
+        raise ValueError(f"{field} must be a file's name, got {name!r:.100}")
 
 
 class Envelope(msgspec.Struct, frozen=True):
@@ -41,15 +94,25 @@ class Marker(msgspec.Struct, frozen=True, kw_only=True):
 class DataRef(msgspec.Struct, frozen=True, kw_only=True):
     """Data that a run trains on, by name and content."""
 
-    name: str
+    name: str  # a file's name, for people
     sha256: str
     size_bytes: int
+
+    def __post_init__(self) -> None:
+        _check_name("data name", self.name, path=True)
+        _check(self, hashes=("sha256",), counts=("size_bytes",))
 
 
 class TaskRef(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     options: dict[str, int | float | str | bool] = {}
     data: tuple[DataRef, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_name("task name", self.name)
+        for option, value in self.options.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"option {option} must be finite, got {value}")
 
 
 class PayloadRef(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,10 +123,7 @@ class PayloadRef(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
 
     def __post_init__(self) -> None:
-        if len(self.sha256) != 64 or not set(self.sha256) <= set("0123456789abcdef"):
-            raise ValueError(f"sha256 must be 64 lower-case hex digits, got {self.sha256!r}")
-        if self.round < INIT or self.size_bytes < 0:
-            raise ValueError(f"round must be >= {INIT} and size_bytes >= 0, got {self.round} and {self.size_bytes}")
+        _check(self, hashes=("sha256",), rounds=() if self.round == INIT else ("round",), counts=("size_bytes",))
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +135,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     task: TaskRef
     tensors: tuple[TensorSpec, ...]  # sorted by name
     schema_sha256: str
-    init: tuple[PayloadRef, ...]  # Θ⁰, by fragment
+    init: tuple[PayloadRef, ...]  # Θ⁰, by fragment; empty until it is written
     rounds: int | None = None  # how many the run has; None: until it is stopped
     seed: int = 0
     eval_every: int = 1  # rounds; 0: never
@@ -83,12 +143,20 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
 
     def __post_init__(self) -> None:
-        if self.rounds is not None and self.rounds < 1:
-            raise ValueError(f"rounds must be >= 1, got {self.rounds}")
-        if len(self.init) > self.algorithm.fragments:
-            raise ValueError(f"{len(self.init)} initial payloads for {self.algorithm.fragments} fragments")
-        if self.eval_every < 0:
-            raise ValueError(f"eval_every must be >= 0, got {self.eval_every}")
+        if not is_run_id(self.run):
+            raise ValueError(f"run must be 4 to 32 of a-z and 0-9, got {self.run!r:.100}")
+        _check_name("name", self.name)
+        _check(self, hashes=("schema_sha256",), rounds=("eval_every",))
+        if self.rounds is not None and not 1 <= self.rounds <= MAX_ROUND:
+            raise ValueError(f"rounds must be 1 to {MAX_ROUND}, got {self.rounds}")
+        if not 0 <= self.seed <= MAX_SEED:
+            raise ValueError(f"seed must be 0 to {MAX_SEED}, got {self.seed}")
+        names = [tensor.name for tensor in self.tensors]
+        if not names or any(a >= b for a, b in itertools.pairwise(names)):
+            raise ValueError("tensors must be one or more, each once, sorted by name")
+        fragments = min(self.algorithm.fragments, len(names))
+        if len(self.init) not in (0, fragments) or any(ref.round != INIT for ref in self.init):
+            raise ValueError(f"init must be {fragments} payloads of round {INIT}, one for each fragment")
 
 
 class LearnerRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,6 +171,9 @@ class LearnerRecord(msgspec.Struct, frozen=True, kw_only=True):
     process: str  # identifies the process beside its pid: when it started
     version: str  # of swarm
     device: str = ""  # for people: framework and device
+
+    def __post_init__(self) -> None:
+        _check(self, ids=("learner",), counts=("incarnation", "pid"))
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,6 +190,12 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     received_bytes: int = 0
     progress_bytes: int = 0  # of the phase under way: proof that a slow closer or fetch moves
     fetching: tuple[str, ...] = ()  # SHA-256 of payloads being fetched: these must not be deleted
+
+    def __post_init__(self) -> None:
+        amounts = ("step", "steps", "rss_bytes", "sent_bytes", "received_bytes", "progress_bytes")
+        _check(self, rounds=("round",), counts=amounts, reals=("tokens_per_s",), losses=("loss",))
+        if not all(map(is_sha256, self.fetching)):
+            raise ValueError("fetching must hold SHA-256 in lower-case hex")
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,13 +215,27 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     train_loss: float | None
     seconds_s: float
 
+    def __post_init__(self) -> None:
+        _check(
+            self,
+            ids=("learner", "unit"),
+            hashes=("base_sha256", "schema_sha256"),
+            rounds=("round",),
+            counts=("fragment", "incarnation", "tokens", "steps"),
+            reals=("seconds_s",),
+            losses=("train_loss",),
+        )
+
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """A bid to do something once: to close a round, or to evaluate it."""
 
     round: int
-    learner: str
+    learner: str  # "": nobody, whom the next claim may overtake at once
     incarnation: int
+
+    def __post_init__(self) -> None:
+        _check(self, ids=("learner",) if self.learner else (), rounds=("round",), counts=("incarnation",))
 
 
 class Participant(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,12 +248,19 @@ class Participant(msgspec.Struct, frozen=True, kw_only=True):
     seconds_s: float
     size_bytes: int
 
+    def __post_init__(self) -> None:
+        amounts, reals = ("tokens", "steps", "size_bytes"), ("weight", "seconds_s")
+        _check(self, ids=("learner", "unit"), counts=amounts, reals=reals, losses=("train_loss",))
+
 
 class Rejected(msgspec.Struct, frozen=True, kw_only=True):
     learner: str
     unit: str
     reason: RejectReason
     round: int  # for which it was published: an earlier one than the record's if it came late
+
+    def __post_init__(self) -> None:
+        _check(self, ids=("learner", "unit"), rounds=("round",))
 
 
 class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,14 +282,35 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
     quorum_waited_s: float = 0.0  # from the quorum to the last accepted snapshot: what the grace is estimated from
     close_s: float = 0.0  # reading, merging and writing
 
+    def __post_init__(self) -> None:
+        _check(
+            self,
+            ids=("closer",) if self.closer else (),
+            hashes=() if self.parent is None else ("parent",),
+            rounds=("round",),
+            counts=("fragment", "step", "control"),
+            reals=("waited_s", "quorum_waited_s", "close_s"),
+        )
+        if not INIT <= self.version <= self.round:
+            raise ValueError(f"version must be {INIT} to {self.round}, the round, got {self.version}")
+        if any(ref is not None and ref.round > self.round for ref in (self.theta, self.outer, self.update)):
+            raise ValueError(f"theta, outer and update must not be of a round after {self.round}")
+
 
 class EvalRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What the model of a round is worth. A metric that is not finite is left out: JSON has no word for it."""
+
     round: int
     learner: str
-    loss: float
+    loss: float | None  # None: not finite, the model has diverged
     metrics: dict[str, float] = {}
     sample: str = ""
     seconds_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check(self, ids=("learner",), rounds=("round",), reals=("seconds_s",), losses=("loss",))
+        finite = {name: float(value) for name, value in self.metrics.items() if math.isfinite(value)}
+        msgspec.structs.force_setattr(self, "metrics", finite)
 
 
 class Control(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,28 +321,50 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode(body: msgspec.Struct, *, nonce: str) -> bytes:
-    """The two lines. Non-finite floats become null, since JSON has none."""
+    """The two lines. A loss that is not finite becomes null, since JSON has no word for it."""
     line = msgspec.json.encode(body)
     envelope = Envelope(nonce=nonce, sha256=hashlib.sha256(line).hexdigest())
     return b"%b\n%b\n" % (line, msgspec.json.encode(envelope))
 
 
 def decode(data: bytes, type: type[T], *, where: str = "record") -> T:
-    """The body. Raises RecordError if the lines, the hash or a field is wrong."""
+    """The body. Raises RecordError if the lines, the hash or a field is wrong; FormatMismatch if the body says that it is of
+    another format, and cannot be read in this one."""
     if len(data) > MAX_RECORD_BYTES:
         raise RecordError(f"{where}: {len(data)} bytes, more than {MAX_RECORD_BYTES}")
-    lines = data.split(b"\n")
+    lines = data.split(b"\n", 3)
     if len(lines) != 3 or lines[2]:
         raise RecordError(f"{where}: not two lines")
+    envelope = _json(lines[1], Envelope, where)
+    if hashlib.sha256(lines[0]).hexdigest() != envelope.sha256:
+        raise RecordError(f"{where}: the body's SHA-256 is not the envelope's")
     try:
-        envelope = msgspec.json.decode(lines[1], type=Envelope)
-        if hashlib.sha256(lines[0]).hexdigest() != envelope.sha256:
-            raise RecordError(f"{where}: the body's SHA-256 is not the envelope's")
-        return msgspec.json.decode(lines[0], type=type)
+        return _json(lines[0], type, where)
+    except RecordError:
+        theirs = _format_of(lines[0]) if "format" in type.__struct_fields__ else FORMAT
+        if theirs != FORMAT:
+            raise FormatMismatch(theirs=theirs, ours=FORMAT, where=where) from None
+        raise
+
+
+def _json(line: bytes, type: type[T], where: str) -> T:
+    try:
+        return msgspec.json.decode(line, type=type)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        if isinstance(error, RecordError):
-            raise
         raise RecordError(f"{where}: {error}") from error
+
+
+class _Format(msgspec.Struct):
+    """All that is read of a body in a format that this version does not know."""
+
+    format: int = FORMAT
+
+
+def _format_of(line: bytes) -> int:
+    try:
+        return _json(line, _Format, "").format
+    except RecordError:
+        return FORMAT
 
 
 def body_sha256(data: bytes) -> str:

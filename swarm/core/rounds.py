@@ -20,7 +20,7 @@ class RoundView(msgspec.Struct, frozen=True, kw_only=True):
     live: frozenset[str]  # learners with a live lease
     opened: bool  # round 0 only: the starters were live together, or have all reported
     quorum_at_s: float | None  # when this observer first saw the quorum
-    stopping: bool = False  # a stop is pending: nobody waits for a quorum
+    stopping: bool = False  # a stop is pending: no wait for the starters, nor for a report when nobody is live
 
 
 class Wait(msgspec.Struct, frozen=True):
@@ -41,7 +41,8 @@ def decide(view: RoundView, spec: DiLoCo, *, grace_s: float, now_s: float) -> De
         missing = max(1, spec.starters - len(view.live))
         return Wait(f"waiting for {missing} more learner{'s' if missing > 1 else ''}")
     silent = view.live - view.reported
-    if not silent and (view.reported or view.stopping):
+    someone = view.accepted or (view.live and view.reported)  # nobody live and nothing accepted: it stays open
+    if not silent and (someone or view.stopping):
         return Close("every live learner has reported")
     if not view.reported:
         return Wait("nobody has reported")
@@ -100,9 +101,13 @@ def objection(
     snapshot: Snapshot, *, round: int, fragment: int, base_sha256: str, schema_sha256: str, dtype: str | None
 ) -> RejectReason | None:
     """Why the snapshot cannot count, as far as its record tells; None if it may."""
-    if snapshot.schema_sha256 != schema_sha256 or snapshot.dtype != dtype or snapshot.fragment != fragment:
+    if snapshot.schema_sha256 != schema_sha256 or snapshot.dtype != dtype:
         return "schema"
-    if snapshot.round != round or snapshot.base_sha256 != base_sha256:
+    if snapshot.round != round:  # before the fragment: another round's is most likely another fragment's
+        return "stale"
+    if snapshot.fragment != fragment:
+        return "schema"
+    if snapshot.base_sha256 != base_sha256:
         return "stale"
     if snapshot.steps < 1:
         return "zero_steps"

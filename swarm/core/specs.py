@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
-Count = Annotated[int, Meta(ge=1)]
+MAX_INT = 10**9  # of a spec's counts
+MAX_REAL = 1e100  # of any number in a record: sums and products of a few stay finite
 
 
 class Option(msgspec.Struct, frozen=True):
@@ -34,9 +35,9 @@ class DiLoCo(msgspec.Struct, frozen=True, tag="diloco", tag_field="method"):
         int, Meta(ge=0, description="inner steps a learner may go on before it waits for the round it reported to")
     ] = 0
     quorum_size: Annotated[int, Meta(ge=1, description="snapshots that may close a round")] = 1
-    start_learners: Annotated[
-        int | None, Meta(ge=1, description="learners that round 0 waits for; by default the quorum")
-    ] = None
+    start_learners: Annotated[int | None, Meta(ge=1, description="learners that round 0 waits for; by default the quorum")] = (
+        None
+    )
     grace_s: Annotated[
         float | None, Meta(ge=0, description="wait for the others after the quorum, in s; by default from past rounds")
     ] = None
@@ -71,29 +72,36 @@ def options(spec: type[msgspec.Struct]) -> Iterator[Option]:
     for field in msgspec.structs.fields(spec):
         base, metas = _unwrap(hints[field.name])
         kinds = [t for t in _members(base) if t is not type(None)]
-        literals = [c for t in kinds if typing.get_origin(t) is Literal for c in typing.get_args(t)]
+        literals = _choices(kinds)
         lows = [m.ge if m.ge is not None else m.gt for m in metas if m.ge is not None or m.gt is not None]
         yield Option(
             name=field.name,
             type=str if literals else kinds[0],
             default=field.default,
             optional=type(None) in _members(base),
-            choices=tuple(literals),
+            choices=literals,
             minimum=lows[0] if lows else None,
             help=next((m.description for m in metas if m.description), ""),
         )
 
 
 def check_ranges(spec: msgspec.Struct) -> None:
-    """Enforce each field's Meta range, which msgspec itself does on decoding only. Raises ValueError."""
-    hints = typing.get_type_hints(type(spec), include_extras=True)
-    for name, hint in hints.items():
-        value = getattr(spec, name, None)
-        _, metas = _unwrap(hint)
-        if isinstance(value, bool) or not isinstance(value, int | float):
+    """Enforce each field's type, choices and Meta range, which msgspec itself does on decoding only. Raises ValueError."""
+    for name, hint in typing.get_type_hints(type(spec), include_extras=True).items():
+        value = getattr(spec, name)
+        base, metas = _unwrap(hint)
+        kinds = _members(base)
+        if value is None and type(None) in kinds:
             continue
-        if value != value or value in (float("inf"), float("-inf")):
-            raise ValueError(f"{name} must be finite, got {value}")
+        choices = _choices(kinds)
+        if choices:
+            if value not in choices:
+                raise ValueError(f"{name} must be one of {', '.join(map(str, choices))}, got {value!r}")
+        elif int in kinds:
+            if type(value) is not int or abs(value) > MAX_INT:
+                raise ValueError(f"{name} must be a whole number of at most {MAX_INT}, got {value!r:.100}")
+        elif float in kinds and (type(value) not in (int, float) or not -MAX_REAL <= value <= MAX_REAL):
+            raise ValueError(f"{name} must be a finite number, got {value!r:.100}")
         for m in metas:
             for limit, ok, sign in (
                 (m.ge, m.ge is None or value >= m.ge, ">="),
@@ -102,7 +110,7 @@ def check_ranges(spec: msgspec.Struct) -> None:
                 (m.lt, m.lt is None or value < m.lt, "<"),
             ):
                 if not ok:
-                    raise ValueError(f"{name} must be {sign} {limit:g}, got {value:g}")
+                    raise ValueError(f"{name} must be {sign} {limit:g}, got {value!r:.100}")
 
 
 def _unwrap(hint: Any) -> tuple[Any, list[Meta]]:
@@ -116,3 +124,7 @@ def _members(hint: Any) -> tuple[Any, ...]:
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return typing.get_args(hint)
     return (hint,)
+
+
+def _choices(kinds: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple(c for t in kinds if typing.get_origin(t) is Literal for c in typing.get_args(t))

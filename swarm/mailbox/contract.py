@@ -1,7 +1,11 @@
 """What every mailbox promises. tests/contract/ holds the suite that each implementation passes.
 
 Errors that any call may raise: MailboxUnavailable, MailboxFull, MailboxReadOnly, MailboxMoved, MailboxCorrupt
-(core/errors.py), and InvalidKey before anything is touched. No foreign error gets out.
+(core/errors.py), and InvalidKey before anything is touched. No foreign error gets out. A call that raised, or whose await
+was cancelled, may have had its effect or may not; repeating it is harmless.
+
+Objects stand below `runs/`; the marker `mailbox/record.json`, which makes a store a mailbox, stands there before anything
+else and can be read like any object, but neither written nor deleted.
 """
 
 from __future__ import annotations
@@ -9,11 +13,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeAlias
 
+from swarm.core.errors import InvalidKey
+from swarm.core.keys import MARKER, RECORD, check_key
+from swarm.core.records import MAX_RECORD_BYTES
+
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Source: TypeAlias = Iterable[Buffer]
 """Chunks of an object, in order. Iterated again from the start when a put is retried, so a one-shot generator will not do."""
 KeyOf: TypeAlias = str | Callable[[], str]
 """A key, or what gives it once the source is exhausted: a payload's key holds the hash of what was streamed."""
+
+MAX_READ_BYTES = MAX_RECORD_BYTES  # what `read` takes into memory; a larger object needs `read_into`
 
 
 class Mailbox(Protocol):
@@ -22,7 +32,11 @@ class Mailbox(Protocol):
     location: str
 
     async def open(self) -> str:
-        """The mailbox's id (uuid). Raises MailboxMoved if there is no mailbox, FormatMismatch if its version is not ours."""
+        """The mailbox's id (uuid, 32 hex digits).
+
+        Raises MailboxMoved if there is no mailbox or another one than at the last `open`, FormatMismatch if its version is
+        not ours.
+        """
         ...
 
     async def create(self, key: str, record: bytes) -> bool:
@@ -30,30 +44,44 @@ class Mailbox(Protocol):
 
         `key` ends in `/record.json`, alone in its folder. The record appears whole or not at all; an existing record is
         untouched. `record` must hold a nonce: a caller whose reply was lost is told apart from one that lost the race by
-        comparing the bytes.
+        comparing the bytes, so a repeated call of the winner returns True again. Durable on return.
         """
         ...
 
     async def put(self, key: KeyOf, source: Source) -> str:
         """Write an object that only one writer can ever write, whole or not at all; durable on return; repeatable.
 
-        Returns the key.
+        Returns the key, which does not end in `/record.json`. Writing an object again, which must have the same bytes, is
+        fine. A computed key is asked for once the source is exhausted. What the source or the key raises gets out as it is.
         """
         ...
 
     async def read(self, key: str) -> bytes | None:
-        """The whole object, or None if there is none. Never a torn one."""
+        """The whole object, or None if there is none. Never a torn one.
+
+        Raises MailboxCorrupt for one over MAX_READ_BYTES, which is not read.
+        """
         ...
 
     async def read_into(self, key: str, buffer: bytearray | memoryview) -> int | None:
         """The object's size in bytes, with the object in `buffer[:size]`; None if there is none.
 
-        An object larger than `buffer` is not read: its size is returned all the same.
+        An object larger than `buffer` is not read: its size is returned all the same, and `buffer` is untouched.
         """
         ...
 
     async def list(self, prefix: str, after: str = "") -> list[str]:
-        """Keys that start with `prefix` ('' or 'a/b/'), in byte order, strictly after `after`; complete objects only."""
+        """Keys that start with `prefix` ('' or 'a/b/'), in byte order, strictly after `after`; complete objects only.
+
+        A share may be late: what another machine wrote a moment ago can be missing, and what it deleted can still be named.
+        """
+        ...
+
+    async def names(self, prefix: str) -> Sequence[str]:
+        """The next components of the keys that start with `prefix`, in byte order: one cheap call however much lies below.
+
+        A hint: what a name stands for may be incomplete, or deleted by now. Foreign names are left out.
+        """
         ...
 
     async def delete(self, keys: Sequence[str]) -> None:
@@ -70,3 +98,31 @@ class Mailbox(Protocol):
     async def close(self) -> None:
         """Forget the mailbox. Calls under way are not waited for."""
         ...
+
+
+def check_object_key(key: str) -> str:
+    """`key`, which `read` takes. Raises InvalidKey."""
+    if check_key(key) != MARKER and not key.startswith("runs/"):
+        raise InvalidKey(f"{key!r} is not below runs/")
+    return key
+
+
+def check_record_key(key: str) -> str:
+    """`key`, which `create` takes. Raises InvalidKey."""
+    parts = check_key(key).split("/")
+    if parts[0] != "runs" or parts[-1] != RECORD or len(parts) < 3:
+        raise InvalidKey(f"{key!r} is no record's key: it is not below runs/ or does not end in /{RECORD}")
+    return key
+
+
+def check_put_key(key: str) -> str:
+    """`key`, which `put` takes. Raises InvalidKey."""
+    parts = check_key(key).split("/")
+    if parts[0] != "runs" or parts[-1] == RECORD or len(parts) < 2:
+        raise InvalidKey(f"{key!r} cannot be put: it is not below runs/ or ends in {RECORD}")
+    return key
+
+
+def check_delete_key(key: str) -> str:
+    """`key`, which `delete` takes. Raises InvalidKey."""
+    return check_record_key(key) if key.endswith(f"/{RECORD}") else check_put_key(key)

@@ -30,6 +30,11 @@ class Trainable(Protocol):
     framework: str
     device: str  # what was chosen: 'cpu', 'mps', 'cuda:0', 'metal'
 
+    def use_stream(self, learner: str, incarnation: int) -> None:
+        """Draw batches from the stream (seed, learner, incarnation) from now on: two different streams are independent,
+        so that no two learners, and no learner that was restarted, train on the same sequence of batches."""
+        ...
+
     def step(self) -> StepResult:
         """One inner step on the learner's own stream of data."""
         ...
@@ -67,8 +72,6 @@ class Task(Protocol):
         data: list[DataRef],
         data_path: Path | None,
         seed: int,
-        stream: str,
     ) -> Trainable:
-        """A fresh model, initialised from `seed` alone; batches come from the stream (seed, `stream`), and two different
-        streams are disjoint (independent). Raises DataMissing if the data is not here."""
+        """A fresh model, initialised from `seed` alone. Raises DataMissing if the data is not here."""
         ...

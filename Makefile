@@ -1,0 +1,54 @@
+# For GNU Make 3.81 (the one that macOS ships) and newer.
+.DEFAULT_GOAL := help
+.PHONY: help demo test slow lint format bench clean
+
+BIN := .venv/bin
+# Both kinds of learner: PyTorch and MLX train in one run.
+RUN_EXTRAS := torch mlx
+INSTALL_FROM := pyproject.toml .ci/constraints.txt .ci/venv
+PYTEST_ARGS ?=
+
+help:
+	@echo 'make demo    two learners, one in PyTorch and one in MLX, train one model in front of you'
+	@echo 'make test    the tests that take seconds'
+	@echo 'make slow    the tests that take minutes'
+	@echo 'make lint    ruff, mypy and the import contracts'
+	@echo 'make format  lay out the code the way lint wants it'
+	@echo 'make bench   how long the command takes to start'
+	@echo 'make clean   remove .venv and everything else that was made here'
+	@echo
+	@echo 'Everything is installed into .venv, nothing outside this folder. PYTHON=python3.12 picks an interpreter.'
+
+demo: .venv/.run-stamp
+	@$(BIN)/swarm demo
+
+test: .venv/.dev-stamp
+	@$(BIN)/python -m pytest -m 'not slow and not share' $(PYTEST_ARGS)
+
+slow: .venv/.dev-stamp
+	@$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+
+lint: .venv/.dev-stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: .venv/.dev-stamp
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/.run-stamp
+	@$(BIN)/python tests/bench/startup.py
+
+clean:
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache snapshot_report.html
+	find swarm tui tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/.run-stamp: $(INSTALL_FROM)
+	@.ci/venv $(RUN_EXTRAS)
+	@touch $@
+
+.venv/.dev-stamp: $(INSTALL_FROM)
+	@.ci/venv $(RUN_EXTRAS) dev
+	@touch .venv/.run-stamp $@

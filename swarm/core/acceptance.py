@@ -1,0 +1,62 @@
+"""Which of a round's snapshots may count, as far as their records tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from swarm.core import keys
+from swarm.core.records import Rejected, RejectReason, RoundRecord, Snapshot
+from swarm.core.rounds import objection
+
+
+def sort_out(
+    snapshots: Mapping[str, Snapshot | None],
+    *,
+    round: int,
+    fragment: int,
+    base_sha256: str,
+    schema_sha256: str,
+    dtype: str | None,
+) -> tuple[list[Snapshot], list[Rejected]]:
+    """(acceptable ones sorted by unit, rejected ones). `snapshots` by key, None where the record cannot be used.
+
+    A unit counts once: of several incarnations the highest.
+    """
+    best: dict[str, Snapshot] = {}
+    rejected: list[Rejected] = []
+    for key in sorted(snapshots):
+        named = keys.parse_snapshot(key)
+        if named is None:
+            continue
+        _, unit, learner, _, _ = named
+        snapshot = snapshots[key]
+        reason: RejectReason | None = "corrupt"
+        if snapshot is not None:
+            reason = objection(
+                snapshot, round=round, fragment=fragment, base_sha256=base_sha256, schema_sha256=schema_sha256, dtype=dtype
+            )
+        if snapshot is None or reason is not None:
+            rejected.append(Rejected(learner=learner, unit=unit, reason=reason or "corrupt", round=round))
+            continue
+        other = best.get(unit)
+        if other is not None:
+            snapshot, other = max(snapshot, other, key=_seniority), min(snapshot, other, key=_seniority)
+            rejected.append(Rejected(learner=other.learner, unit=unit, reason="duplicate", round=round))
+        best[unit] = snapshot
+    return [best[unit] for unit in sorted(best)], rejected
+
+
+def late(snapshots: Iterable[str], committed: RoundRecord) -> list[Rejected]:
+    """Snapshots, by key, that `committed` does not list: they came after it."""
+    listed = {(p.unit, p.learner) for p in committed.participants}
+    listed |= {(r.unit, r.learner) for r in committed.rejected if r.round == committed.round}
+    found = []
+    for key in sorted(snapshots):
+        named = keys.parse_snapshot(key)
+        if named is not None and (named[1], named[2]) not in listed:
+            found.append(Rejected(learner=named[2], unit=named[1], reason="late", round=committed.round))
+    return found
+
+
+def _seniority(snapshot: Snapshot) -> tuple[int, str]:
+    return snapshot.incarnation, snapshot.learner

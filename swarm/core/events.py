@@ -1,0 +1,118 @@
+"""What a worker tells this machine's screens, commands and logs: one JSON object a line (the job's events.jsonl)."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+
+class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
+    """Base: the tag is the class name."""
+
+
+class Building(_Event, frozen=True, kw_only=True, tag=True):
+    """The worker prepares its model."""
+
+    what: str
+
+
+class Created(_Event, frozen=True, kw_only=True, tag=True):
+    """The worker made the run."""
+
+    run: str
+    name: str
+
+
+class Joined(_Event, frozen=True, kw_only=True, tag=True):
+    run: str
+    name: str
+    learner: str
+    incarnation: int
+    round: int  # the round it works on
+    device: str = ""
+
+
+class Waiting(_Event, frozen=True, kw_only=True, tag=True):
+    """The open round does not close yet."""
+
+    round: int
+    reason: str
+
+
+class Stepped(_Event, frozen=True, kw_only=True, tag=True):
+    """Progress within a round, at most once a second."""
+
+    round: int
+    step: int
+    steps_before: int  # inner steps that the round takes
+    loss: float | None
+    tokens_per_s: float
+
+
+class Published(_Event, frozen=True, kw_only=True, tag=True):
+    round: int
+    size_bytes: int
+
+
+class RoundClosed(_Event, frozen=True, kw_only=True, tag=True):
+    round: int
+    rounds: int | None  # of the run
+    participants: tuple[str, ...]
+    rejected: tuple[str, ...]  # "learner: reason"
+    train_loss: float | None
+    closer: str
+
+
+class Evaluated(_Event, frozen=True, kw_only=True, tag=True):
+    round: int
+    loss: float
+    metrics: dict[str, float] = {}
+    sample: str = ""
+
+
+class ShareLost(_Event, frozen=True, kw_only=True, tag=True):
+    reason: str
+
+
+class ShareBack(_Event, frozen=True, kw_only=True, tag=True):
+    after_s: float
+
+
+class Trouble(_Event, frozen=True, kw_only=True, tag=True):
+    """Something is wrong, and the worker goes on."""
+
+    message: str
+
+
+class Ended(_Event, frozen=True, kw_only=True, tag=True):
+    """The worker left its run."""
+
+    reason: str  # 'done', 'stopped', 'left'
+    rounds: int  # committed ones
+    params_sha256: str = ""  # of the model's parameters, as bytes
+
+
+class Failed(_Event, frozen=True, kw_only=True, tag=True):
+    """The worker's last words."""
+
+    error: str  # class name
+    message: str
+    exit_code: int = 1
+
+
+WorkerEvent: TypeAlias = (
+    Building
+    | Created
+    | Joined
+    | Waiting
+    | Stepped
+    | Published
+    | RoundClosed
+    | Evaluated
+    | ShareLost
+    | ShareBack
+    | Trouble
+    | Ended
+    | Failed
+)

@@ -1,0 +1,70 @@
+"""What a worker process is told to do: written as JSON into its job folder by the launcher, read by the worker."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from swarm.core.specs import DiLoCo
+
+
+class CreateRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run to be made before it is joined."""
+
+    run: str
+    name: str
+    task: str
+    options: dict[str, int | float | str | bool]
+    algorithm: DiLoCo
+    rounds: int | None
+    seed: int
+    eval_every: int = 1
+
+
+class Learn(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Take part in a run; make it first if `create` is given."""
+
+    mailbox: str
+    run: str
+    create: CreateRun | None = None
+    join: bool = True  # False: only make the run
+    learner: str
+    may_rename: bool  # `learner` is only the default: take the next free id if it is held
+    framework: str = "auto"
+    device: str = "auto"
+    data: str | None = None  # path of the task's data on this machine
+    threads: int | None = None  # CPU threads of the framework; None: as it likes
+
+
+class Export(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Write the newest committed parameters to one Safetensors file."""
+
+    mailbox: str
+    run: str
+    file: str
+
+
+class Generate(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Write text with the newest committed parameters, to stdout."""
+
+    mailbox: str
+    run: str
+    prompt: str
+    max_tokens: int
+    temperature: float
+    seed: int
+    framework: str = "auto"
+    device: str = "auto"
+    data: str | None = None
+
+
+Order: TypeAlias = Learn | Export | Generate
+
+
+class Process(msgspec.Struct, frozen=True, kw_only=True):
+    """The worker that holds a job: its pid, and when it started."""
+
+    pid: int
+    process: str
+    boot: str

@@ -1,0 +1,256 @@
+"""The read model: what a screen or a command shows of a run, folded from what was read. `apply(state, event) -> state`.
+
+Everything here is a value; time comes with the events, and is this observer's monotonic clock.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, TypeAlias, assert_never
+
+import msgspec
+
+from swarm.core.lease import BeatId, Leases, leases
+from swarm.core.records import Beat, Control, EvalRecord, LearnerRecord, Manifest, Participant, Rejected, RoundRecord, Snapshot
+
+RunPhase = Literal["waiting", "running", "idle", "done", "stopped", "unknown"]
+HISTORY = 120  # throughput readings kept per learner
+
+
+class LearnerView(msgspec.Struct, frozen=True, kw_only=True):
+    """One learner as this observer sees it."""
+
+    learner: str
+    incarnation: int = 0
+    record: LearnerRecord | None = None
+    beat: Beat | None = None
+    beat_age_s: float = 0.0  # for how long the newest beat has been the newest, as seen here
+    live: bool = False
+    rates: tuple[float, ...] = ()  # tokens/s of the last beats, oldest first
+
+    @property
+    def state(self) -> str:
+        """A word: the beat's phase, 'silent' when the lease is stale, 'left' when it was released."""
+        if self.beat is None:
+            return "joining" if self.live else "silent"
+        if self.beat.phase == "left":
+            return "left"
+        return str(self.beat.phase) if self.live else "silent"
+
+
+class RunState(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything known of one run."""
+
+    run: str
+    manifest: Manifest | None = None
+    rounds: tuple[RoundRecord, ...] = ()  # contiguous, oldest first; a list of runs reads only the newest
+    evals: tuple[EvalRecord, ...] = ()  # by round
+    learners: tuple[LearnerView, ...] = ()  # by learner id
+    controls: tuple[Control, ...] = ()
+    reported: tuple[Snapshot, ...] = ()  # snapshots seen for the open round
+    leases: Leases | None = None
+    polled_at_s: float | None = None
+    lost: str | None = None  # why the share does not answer; None while it does
+    lost_at_s: float | None = None
+    watched_s: float = 0.0  # for how long the beats have been watched without a gap
+
+    @property
+    def name(self) -> str:
+        return self.manifest.name if self.manifest else self.run
+
+    @property
+    def open_round(self) -> int:
+        return self.rounds[-1].round + 1 if self.rounds else 0
+
+    @property
+    def live(self) -> tuple[LearnerView, ...]:
+        return tuple(v for v in self.learners if v.live)
+
+    @property
+    def tokens_per_s(self) -> float:
+        return sum(v.beat.tokens_per_s for v in self.live if v.beat)
+
+    @property
+    def stopped(self) -> bool:
+        """A stop is in effect: a round record names it, or nobody is live to write one."""
+        return self._stop_is_committed or (self._stop is not None and not self.live)
+
+    @property
+    def _stop(self) -> int | None:
+        """Number of the first control record that says stop."""
+        return next((n for n, c in enumerate(self.controls, 1) if c.action == "stop"), None)
+
+    @property
+    def _stop_is_committed(self) -> bool:
+        return self._stop is not None and bool(self.rounds) and self.rounds[-1].control >= self._stop
+
+    @property
+    def phase(self) -> RunPhase:
+        manifest = self.manifest
+        if manifest is None:
+            return "unknown"
+        if manifest.rounds is not None and self.open_round >= manifest.rounds:
+            return "done"
+        if self.stopped:
+            return "stopped"
+        if not self.live:
+            return "idle"
+        if not self.rounds and len(self.live) < manifest.algorithm.starters:
+            return "waiting"
+        return "running"
+
+    @property
+    def phase_is_certain(self) -> bool:
+        """Whether watching longer cannot change whether somebody is live: a beat has moved, all were released, or a lease
+        has passed."""
+        if self.manifest is None or self.leases is None:
+            return False
+        if self.phase == "done" or self._stop_is_committed:
+            return True
+        if self.leases.polled_at_s is None:
+            return False
+        if self.phase == "stopped":
+            return True
+        held = [lease for lease in self.leases.by_learner.values() if not lease.released]
+        moved = any(self.watched_s > lease.unchanged_s + 1e-9 for lease in held)
+        return moved or not held or self.watched_s >= self.manifest.algorithm.lease_s
+
+
+class ManifestRead(msgspec.Struct, frozen=True):
+    manifest: Manifest
+
+
+class RoundRead(msgspec.Struct, frozen=True):
+    record: RoundRecord
+
+
+class EvalRead(msgspec.Struct, frozen=True):
+    record: EvalRecord
+
+
+class LearnerRead(msgspec.Struct, frozen=True):
+    record: LearnerRecord
+
+
+class ControlRead(msgspec.Struct, frozen=True):
+    n: int
+    record: Control
+
+
+class SnapshotRead(msgspec.Struct, frozen=True):
+    record: Snapshot
+
+
+class Polled(msgspec.Struct, frozen=True):
+    """A successful poll: the newest beat of every learner."""
+
+    now_s: float
+    beats: dict[str, tuple[BeatId, Beat]]
+
+
+class ShareLost(msgspec.Struct, frozen=True):
+    now_s: float
+    reason: str
+
+
+Event: TypeAlias = ManifestRead | RoundRead | EvalRead | LearnerRead | ControlRead | SnapshotRead | Polled | ShareLost
+
+
+def apply(state: RunState, event: Event) -> RunState:
+    """The state after `event`. Events that are already known, or older than what is known, change nothing."""
+    match event:
+        case ManifestRead(manifest):
+            fold = state.leases or leases(lease_s=manifest.algorithm.lease_s, beat_s=manifest.algorithm.beat_s)
+            return _with(state, manifest=manifest, leases=fold)
+        case RoundRead(record):
+            if state.rounds and record.round != state.open_round:
+                return state
+            waiting = tuple(s for s in state.reported if s.round > record.round)
+            return _with(state, rounds=(*state.rounds, record), reported=waiting)
+        case EvalRead(record):
+            others = [e for e in state.evals if e.round != record.round]
+            return _with(state, evals=tuple(sorted([*others, record], key=lambda e: e.round)))
+        case LearnerRead(record):
+            old = _learner(state, record.learner)
+            if old.record and old.record.incarnation > record.incarnation:
+                return state
+            return _put(state, _changed(old, record=record, incarnation=max(old.incarnation, record.incarnation)))
+        case ControlRead(n, control):
+            if n != len(state.controls) + 1:
+                return state
+            return _with(state, controls=(*state.controls, control))
+        case SnapshotRead(snapshot):
+            if snapshot.round < state.open_round or snapshot in state.reported:
+                return state
+            return _with(state, reported=(*state.reported, snapshot))
+        case Polled(now_s, beats):
+            return _polled(state, now_s, beats)
+        case ShareLost(now_s, reason):
+            since_s = now_s if state.lost is None else state.lost_at_s
+            return _with(state, lost=reason, lost_at_s=since_s)
+        case _:
+            assert_never(event)
+
+
+def participants(state: RunState, learner: str) -> int:
+    """Rounds that `learner` took part in."""
+    return sum(any(p.learner == learner for p in r.participants) for r in state.rounds)
+
+
+def train_loss(record: RoundRecord) -> float | None:
+    """The participants' mean training loss, by tokens; None if none was reported, or if it is not finite."""
+    known: list[Participant] = [p for p in record.participants if p.train_loss is not None and p.tokens]
+    tokens = sum(p.tokens for p in known)
+    mean = sum((p.train_loss or 0.0) * p.tokens for p in known) / tokens if tokens else math.nan
+    return mean if math.isfinite(mean) else None
+
+
+def rejections(state: RunState) -> tuple[Rejected, ...]:
+    return tuple(r for record in state.rounds for r in record.rejected)
+
+
+def _polled(state: RunState, now_s: float, beats: dict[str, tuple[BeatId, Beat]]) -> RunState:
+    if state.leases is None:
+        return _with(state, polled_at_s=now_s, lost=None, lost_at_s=None)
+    before = state.leases
+    released = frozenset(k for k, (_, beat) in beats.items() if beat.phase == "left")
+    fold = before.observe(now_s, {k: ident for k, (ident, _) in beats.items()}, released)
+    elapsed_s = 0.0 if before.polled_at_s is None else now_s - before.polled_at_s
+    watched_s = state.watched_s + elapsed_s if 0.0 <= elapsed_s <= before.gap_s else 0.0
+    state = _with(state, leases=fold, polled_at_s=now_s, lost=None, lost_at_s=None, watched_s=watched_s)
+    live = fold.live()
+    for learner, lease in fold.by_learner.items():
+        view = _learner(state, learner)
+        ident, beat = beats.get(learner, (None, None))
+        fresh = ident == lease.newest and beat is not None and (beat is not view.beat)
+        rates = view.rates
+        old = before.by_learner.get(learner)
+        if fresh and beat is not None and (old is None or old.newest != lease.newest):
+            rates = (*rates, beat.tokens_per_s)[-HISTORY:]
+        view = _changed(
+            view,
+            beat=beat if fresh else view.beat,
+            beat_age_s=lease.unchanged_s,
+            live=learner in live,
+            incarnation=max(view.incarnation, lease.newest.incarnation),
+            rates=rates,
+        )
+        state = _put(state, view)
+    return state
+
+
+def _learner(state: RunState, learner: str) -> LearnerView:
+    return next((v for v in state.learners if v.learner == learner), LearnerView(learner=learner))
+
+
+def _put(state: RunState, view: LearnerView) -> RunState:
+    others = [v for v in state.learners if v.learner != view.learner]
+    return _with(state, learners=tuple(sorted([*others, view], key=lambda v: v.learner)))
+
+
+def _with(state: RunState, **changes: object) -> RunState:
+    return msgspec.structs.replace(state, **changes)
+
+
+def _changed(view: LearnerView, **changes: object) -> LearnerView:
+    return msgspec.structs.replace(view, **changes)

@@ -1,0 +1,226 @@
+"""A mailbox in a folder, the blocking side: finding and reading. FORMAT.md, "Tree".
+
+Every method runs on one thread from start to end and lets no OSError out. An NFS client that was asked for a name in vain
+says "missing" for half a minute and more after it has appeared: so a name is opened only after a listing has shown it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from swarm.core.errors import FormatMismatch, MailboxCorrupt, MailboxMoved, RecordError
+from swarm.core.keys import MARKER, is_key
+from swarm.core.records import FORMAT, Marker, decode
+from swarm.mailbox import disk
+from swarm.mailbox.contract import MAX_READ_BYTES
+from swarm.mailbox.errnos import ABSENT, AGAIN, foreign
+from swarm.mailbox.names import Names
+
+T = TypeVar("T")
+
+TMP, TRASH, RUNS = "tmp", "trash", "runs"
+PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)  # between tries of what is often over within a second
+MAX_DEPTH = 16  # folders below the mailbox that a listing enters
+
+
+class FolderReader:
+    """The folder at `root`, an absolute path. Safe to use from several threads.
+
+    `progressed` is called after each part of a long transfer.
+    """
+
+    def __init__(
+        self, root: str, *, progressed: Callable[[], None] = lambda: None, pauses_s: Sequence[float] = PAUSES_S
+    ) -> None:
+        self.root = root
+        self._progressed = progressed
+        self._pauses_s = tuple(pauses_s)
+        self._stop = threading.Event()
+        self._names = Names()
+        self._id: str | None = None
+        self._marker: tuple[int, int, int] | None = None  # what the marker's file was when it was last read
+
+    def stop(self) -> None:
+        """No more second tries: calls under way end with the error that they meet next."""
+        self._stop.set()
+
+    def open(self) -> str:
+        with foreign(self.root):
+            return self.patiently(self._read_marker)
+
+    def read(self, key: str) -> bytes | None:
+        def whole(fd: int, size: int) -> bytes:
+            if size > MAX_READ_BYTES:
+                raise MailboxCorrupt(f"{self.root}/{key}: {size} bytes, more than {MAX_READ_BYTES}")
+            return disk.read_all(fd, size)
+
+        return self._reading(key, whole)
+
+    def read_into(self, key: str, buffer: bytearray | memoryview) -> int | None:
+        view = disk.as_bytes(buffer)
+        if view.readonly and len(view):
+            raise TypeError("read_into needs a writable buffer")
+
+        def whole(fd: int, size: int) -> int:
+            if size <= len(view):
+                disk.read_into(fd, view[:size], self._progressed)
+            return size
+
+        return self._reading(key, whole)
+
+    def list(self, prefix: str, after: str) -> list[str]:
+        if prefix and not prefix.startswith((f"{RUNS}/", "mailbox/")):
+            return []
+        keys: set[str] = set()  # a folder that changes while it is listed can give a name twice
+        with foreign(self.root):
+            self.guard()
+            if not _some_after(prefix, after) or not self.patiently(partial(self._present, prefix.rstrip("/"))):
+                return []
+            waiting = [prefix] if prefix else [f"{RUNS}/", "mailbox/"]
+            while waiting:
+                folder = waiting.pop()
+                for name, is_folder in self.patiently(partial(self._scan, folder.rstrip("/"))).items():
+                    key = folder + name
+                    if not is_folder:
+                        keys.add(key)
+                    elif _some_after(f"{key}/", after) and key.count("/") < MAX_DEPTH:
+                        waiting.append(f"{key}/")
+        return sorted(key for key in keys if key > after and (key.startswith(f"{RUNS}/") or key == MARKER))
+
+    def names(self, prefix: str) -> Sequence[str]:
+        folder = prefix.rstrip("/")
+        if folder and not prefix.startswith((f"{RUNS}/", "mailbox/")):
+            return []
+        with foreign(self.root):
+            self.guard()
+            if not self.patiently(partial(self._present, folder)):
+                return []
+            found = self.patiently(partial(self._scan, folder))
+            return sorted(name for name in found if folder or name in (RUNS, "mailbox"))
+
+    def guard(self) -> None:
+        """Raise MailboxMoved unless the mailbox is still the one that was opened. Costs one stat."""
+
+        def look() -> None:
+            try:
+                found = os.lstat(self.path(MARKER))
+            except OSError as error:
+                if error.errno not in ABSENT:
+                    raise
+                raise MailboxMoved(f"{self.root}: the mailbox is gone: is the share mounted?") from error
+            if (found.st_dev, found.st_ino, found.st_mtime_ns) != self._marker:
+                self._read_marker()
+
+        if self._marker is None:
+            self.open()
+        self.patiently(look)
+
+    def path(self, relative: str) -> str:
+        return f"{self.root}/{relative}" if relative else self.root
+
+    def patiently(self, attempt: Callable[[], T]) -> T:
+        """`attempt()`, tried again for as long as it meets errors that are often over within a second."""
+        for pause_s in self._pauses_s:
+            try:
+                return attempt()
+            except OSError as error:
+                if error.errno not in AGAIN or self._stop.wait(pause_s):
+                    raise
+        return attempt()
+
+    def _read_marker(self) -> str:
+        self._names.forget("")
+        self._names.forget("mailbox")
+        fd = self._open(MARKER)
+        if fd is None:
+            raise MailboxMoved(f"{self.root}: no mailbox there: is the share mounted?")
+        try:
+            found = os.fstat(fd)
+            data = disk.read_all(fd, found.st_size)
+        finally:
+            os.close(fd)
+        try:
+            marker = decode(data, Marker, where=f"{self.root}/{MARKER}")
+        except RecordError as error:
+            raise MailboxCorrupt(str(error)) from error
+        if marker.format != FORMAT:
+            raise FormatMismatch(theirs=marker.format, ours=FORMAT, where=self.root)
+        if self._id not in (None, marker.id):
+            raise MailboxMoved(f"{self.root}: another mailbox than before ({marker.id[:8]}, not {str(self._id)[:8]})")
+        self._id = marker.id
+        self._marker = (found.st_dev, found.st_ino, found.st_mtime_ns)
+        return marker.id
+
+    def _reading(self, key: str, whole: Callable[[int, int], T]) -> T | None:
+        def attempt() -> T | None:
+            fd = self._open(key)
+            if fd is None:
+                return None
+            try:
+                found = os.fstat(fd)
+                return whole(fd, found.st_size) if stat.S_ISREG(found.st_mode) else None
+            finally:
+                os.close(fd)
+
+        with foreign(self.root):
+            self.guard()
+            return self.patiently(attempt)
+
+    def _open(self, key: str) -> int | None:
+        """A file descriptor, or None if there is no such file."""
+        for pause_s in (0.0, *self._pauses_s[:2]):
+            if not self._present(key):
+                return None
+            try:
+                return os.open(self.path(key), disk.READ)
+            except OSError as error:
+                if error.errno not in ABSENT:
+                    raise
+            # Deleted since it was listed, or an NFS client that remembers the time before: list again.
+            self._names.forget_above(key)
+            self._stop.wait(pause_s)
+        return None
+
+    def _present(self, path: str) -> bool:
+        """Whether listings show `path`, a key or a folder: no name is asked for that may be missing.
+
+        Costs nothing for what was listed before, else one listing for each folder on the way not known yet.
+        """
+        if path in ("", RUNS):
+            return True
+        parent, _, name = path.rpartition("/")
+        if self._names.has(parent, name):
+            return True
+        return self._present(parent) and name in self._scan(parent)
+
+    def _scan(self, folder: str) -> dict[str, bool]:
+        """Names in `folder` ('': the mailbox) that could be ours; True: a folder. Nothing if there is no such folder.
+
+        Links are not followed: they could lead out of the mailbox.
+        """
+        names: dict[str, bool] = {}
+        try:
+            with os.scandir(self.path(folder)) as entries:
+                for entry in entries:
+                    if is_key(entry.name):
+                        if entry.is_dir(follow_symlinks=False):
+                            names[entry.name] = True
+                        elif entry.is_file(follow_symlinks=False):
+                            names[entry.name] = False
+        except OSError as error:
+            if error.errno not in ABSENT:
+                raise
+            self._names.forget_above(f"{folder}/")
+            return {}
+        self._names.remember(folder, names)
+        return names
+
+
+def _some_after(folder: str, after: str) -> bool:
+    """Whether a key that starts with `folder` ('' or 'a/b/') can come after `after`."""
+    return folder > after or after.startswith(folder)

@@ -1,0 +1,112 @@
+"""A mailbox in memory: for tests, and the plainest statement of the contract."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from uuid import uuid4
+
+from swarm.core.errors import MailboxCorrupt
+from swarm.core.keys import MARKER, check_prefix
+from swarm.core.records import Marker, encode
+from swarm.mailbox.contract import (
+    MAX_READ_BYTES,
+    KeyOf,
+    Source,
+    check_delete_key,
+    check_object_key,
+    check_put_key,
+    check_record_key,
+)
+from swarm.mailbox.disk import as_bytes
+
+
+class MemoryStore:
+    """What several MemoryMailbox share: objects by key."""
+
+    def __init__(self, id: str | None = None) -> None:
+        self.id = id or uuid4().hex
+        self.objects: dict[str, bytes] = {MARKER: encode(Marker(id=self.id), nonce=uuid4().hex)}
+
+
+class MemoryMailbox:
+    """One machine's handle. Every call gives way to other tasks once before its effect and once after it.
+
+    So tasks interleave as machines do, and a cancelled call may have had its effect.
+    """
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.store = store
+        self.location = f"memory:{store.id[:8]}"
+
+    async def open(self) -> str:
+        await asyncio.sleep(0)
+        return self.store.id
+
+    async def create(self, key: str, record: bytes) -> bool:
+        check_record_key(key)
+        await asyncio.sleep(0)
+        found = self.store.objects.setdefault(key, bytes(record))
+        await asyncio.sleep(0)
+        return found == record
+
+    async def put(self, key: KeyOf, source: Source) -> str:
+        if isinstance(key, str):
+            check_put_key(key)
+        await asyncio.sleep(0)
+        data = b"".join(map(as_bytes, source))
+        name = key if isinstance(key, str) else check_put_key(key())
+        self.store.objects[name] = data
+        await asyncio.sleep(0)
+        return name
+
+    async def read(self, key: str) -> bytes | None:
+        check_object_key(key)
+        await asyncio.sleep(0)
+        data = self.store.objects.get(key)
+        if data is not None and len(data) > MAX_READ_BYTES:
+            raise MailboxCorrupt(f"{self.location}/{key}: {len(data)} bytes, more than {MAX_READ_BYTES}")
+        await asyncio.sleep(0)
+        return data
+
+    async def read_into(self, key: str, buffer: bytearray | memoryview) -> int | None:
+        check_object_key(key)
+        view = as_bytes(buffer)
+        await asyncio.sleep(0)
+        data = self.store.objects.get(key)
+        if data and len(data) <= len(view):
+            view[: len(data)] = data
+        await asyncio.sleep(0)
+        return None if data is None else len(data)
+
+    async def list(self, prefix: str, after: str = "") -> list[str]:
+        check_prefix(prefix)
+        await asyncio.sleep(0)
+        keys = sorted(key for key in self.store.objects if key.startswith(prefix) and key > after)
+        await asyncio.sleep(0)
+        return keys
+
+    async def names(self, prefix: str) -> Sequence[str]:
+        check_prefix(prefix)
+        await asyncio.sleep(0)
+        found = {key[len(prefix) :].split("/", 1)[0] for key in self.store.objects if key.startswith(prefix)}
+        await asyncio.sleep(0)
+        return sorted(found)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        keys = [check_delete_key(key) for key in keys]
+        await asyncio.sleep(0)
+        for key in keys:
+            self.store.objects.pop(key, None)
+        await asyncio.sleep(0)
+
+    async def sweep(self, older_than_s: float) -> int:
+        """Nothing is ever left over here."""
+        await asyncio.sleep(0)
+        return 0
+
+    async def close(self) -> None:
+        await asyncio.sleep(0)
+
+    def outstanding_s(self) -> float:
+        return 0.0

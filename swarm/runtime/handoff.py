@@ -1,0 +1,140 @@
+"""Where the training thread and the communication thread meet."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from numpy.typing import NDArray
+
+from swarm.core.records import EvalRecord
+
+Tensors = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Publication:
+    """A delta to be published."""
+
+    round: int
+    fragment: int
+    delta: Tensors
+    base_sha256: str
+    tokens: int
+    steps: int
+    train_loss: float | None
+    seconds_s: float
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """Committed parameters to take over, up to round `newest`. The arrays are read-only and stay as they are."""
+
+    newest: int
+    fragments: Mapping[int, tuple[str, Tensors]]  # fragment → (SHA-256 of its theta payload, theta)
+    evaluate: int | None = None  # the round to evaluate once this is taken over: always `newest`
+
+
+@dataclass
+class Telemetry:
+    """The training thread's last words on its progress. Plain values; a torn read costs nothing."""
+
+    phase: str = "join"
+    round: int = 0
+    step: int = 0
+    steps: int = 0
+    tokens_per_s: float = 0.0
+    loss: float | None = None
+
+
+@dataclass
+class Handoff:
+    telemetry: Telemetry = field(default_factory=Telemetry)
+    wake: Callable[[], None] = lambda: None  # wakes the communication thread; thread-safe
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _outbox: Publication | None = None
+    _inbox: deque[Aligned] = field(default_factory=deque)
+    _evals: deque[EvalRecord] = field(default_factory=deque)
+    _flush: bool = False
+    _ended: str | None = None
+    _error: BaseException | None = None
+
+    # Training thread
+
+    def publish(self, publication: Publication) -> None:
+        with self._changed:
+            assert self._outbox is None, "a learner has at most one snapshot under way"
+            self._outbox = publication
+        self.wake()
+
+    def take_aligned(self) -> Aligned | None:
+        """The next one, oldest first. Raises what ended the communication thread."""
+        with self._changed:
+            if self._error is not None:
+                raise self._error
+            return self._inbox.popleft() if self._inbox else None
+
+    def wait(self, timeout_s: float) -> None:
+        """Until something may have changed, at most `timeout_s`."""
+        with self._changed:
+            if not self._inbox and self._ended is None and self._error is None and not self._flush:
+                self._changed.wait(timeout_s)
+
+    def evaluated(self, record: EvalRecord) -> None:
+        with self._changed:
+            self._evals.append(record)
+        self.wake()
+
+    @property
+    def ended(self) -> str | None:
+        """Why the run is over for this learner; None while it is not, or while something is left to take over."""
+        with self._changed:
+            return None if self._inbox else self._ended
+
+    @property
+    def flush(self) -> bool:
+        """Whether to report at once, without waiting for the round's last step."""
+        return self._flush
+
+    # Communication thread
+
+    def outgoing(self) -> Publication | None:
+        """The publication under way: it stays until `published`, so that a failed attempt is repeated."""
+        with self._changed:
+            return self._outbox
+
+    def published(self) -> None:
+        with self._changed:
+            self._outbox = None
+            self._changed.notify_all()
+
+    def align(self, aligned: Aligned) -> None:
+        with self._changed:
+            self._inbox.append(aligned)
+            self._changed.notify_all()
+
+    def take_evaluated(self) -> EvalRecord | None:
+        with self._changed:
+            return self._evals.popleft() if self._evals else None
+
+    def untake_evaluated(self, record: EvalRecord) -> None:
+        with self._changed:
+            self._evals.appendleft(record)
+
+    def ask_flush(self) -> None:
+        with self._changed:
+            self._flush = True
+            self._changed.notify_all()
+
+    def end(self, reason: str) -> None:
+        with self._changed:
+            self._ended = self._ended or reason
+            self._changed.notify_all()
+
+    def fail(self, error: BaseException) -> None:
+        with self._changed:
+            self._error = error
+            self._changed.notify_all()

@@ -1,0 +1,97 @@
+"""Holding a learner id: incarnations and beats."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+import msgspec
+
+from swarm.core.errors import WAITED_OUT, LearnerIdTaken
+from swarm.core.ids import free_learner_id
+from swarm.core.records import Beat, LearnerRecord
+from swarm.exchange import Exchange
+
+
+async def take(
+    exchange: Exchange,
+    record: LearnerRecord,
+    *,
+    gone: Callable[[LearnerRecord], bool],
+    alive: Callable[[LearnerRecord], bool],
+    may_rename: bool,
+) -> LearnerRecord:
+    """Register the next incarnation of `record.learner`; returns the record as written.
+
+    The holder before must be gone: provably (`gone`, as for a killed process of this machine), or it has left, or its
+    beat stays the same for a lease. A live one raises LearnerIdTaken with a free id, or, if `may_rename`, that id is taken.
+    """
+    while True:
+        incarnations = await exchange.incarnations(record.learner)
+        newest = incarnations[-1] if incarnations else 0
+        if newest and not await _vacant(exchange, record.learner, newest, gone=gone, alive=alive):
+            free = free_learner_id(record.learner, set(await exchange.mailbox.names(exchange.keys.learners)))
+            if not may_rename:
+                raise LearnerIdTaken(record.learner, free)
+            record = msgspec.structs.replace(record, learner=free)
+            continue
+        record = msgspec.structs.replace(record, incarnation=newest + 1)
+        if await exchange.register(record):
+            return record
+
+
+async def _vacant(
+    exchange: Exchange,
+    learner: str,
+    incarnation: int,
+    *,
+    gone: Callable[[LearnerRecord], bool],
+    alive: Callable[[LearnerRecord], bool],
+) -> bool:
+    holder = await exchange.learner(learner, incarnation)
+    beat = (await exchange.beats({})).get(learner)
+    if beat is not None and beat[0].incarnation == incarnation and beat[1].phase == "left":
+        return True
+    if holder is not None and gone(holder):
+        return True
+    if holder is not None and alive(holder):
+        return False
+    spec = exchange.manifest.algorithm
+    loop = asyncio.get_running_loop()
+    until_s, polled_s = loop.time() + spec.lease_s, loop.time()
+    while loop.time() < until_s:
+        await asyncio.sleep(min(spec.beat_s / 2, spec.lease_s / 4))
+        try:
+            now_beat = (await exchange.beats({})).get(learner)
+        except WAITED_OUT:
+            continue
+        if now_beat is not None and (beat is None or now_beat[0] != beat[0]):
+            return now_beat[1].phase == "left"
+        if loop.time() - polled_s > max(spec.beat_s, spec.lease_s / 3):
+            until_s = loop.time() + spec.lease_s  # the share was away: nobody could be heard meanwhile
+        polled_s = loop.time()
+    return True
+
+
+class Pulse:
+    """The beats of one incarnation."""
+
+    def __init__(self, exchange: Exchange, record: LearnerRecord, telemetry: Callable[[], Beat]) -> None:
+        self.exchange, self.record, self.telemetry = exchange, record, telemetry
+        self._n = 0
+
+    async def beat(self, **changes: object) -> None:
+        """Write one now. Its number is used up even if it fails: a reply may have been lost."""
+        n, self._n = self._n, self._n + 1
+        beat = self.telemetry()
+        if changes:
+            beat = msgspec.structs.replace(beat, **changes)
+        await self.exchange.beat(self.record.learner, self.record.incarnation, n, beat)
+
+    async def run(self) -> None:
+        """Beat until cancelled. A share that does not answer is tried again at the next beat."""
+        while True:
+            with contextlib.suppress(*WAITED_OUT):
+                await self.beat()
+            await asyncio.sleep(self.exchange.manifest.algorithm.beat_s)

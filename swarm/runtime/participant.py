@@ -1,0 +1,428 @@
+"""The communication side of a learner: joins, beats, publishes, follows the rounds and closes them when they are due.
+
+One asyncio task, besides the beats; the event loop's clock is the only clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from swarm.core import rounds
+from swarm.core.acceptance import sort_out
+from swarm.core.errors import (
+    WAITED_OUT,
+    MailboxCorrupt,
+    PayloadCorrupt,
+    PayloadMissing,
+    RunEnded,
+    Superseded,
+    SwarmError,
+)
+from swarm.core.events import Evaluated as EvaluatedEvent
+from swarm.core.events import Joined, Published, RoundClosed, ShareBack, ShareLost, Trouble, Waiting, WorkerEvent
+from swarm.core.lease import BeatId, leases
+from swarm.core.records import INIT, Beat, Claim, Control, LearnerRecord, PayloadRef, RoundRecord, Snapshot
+from swarm.core.state import train_loss
+from swarm.exchange import Exchange
+from swarm.runtime.closing import Closer, Offload, inline
+from swarm.runtime.handoff import Aligned, Handoff, Publication, Tensors
+from swarm.runtime.membership import Pulse, take
+from swarm.tensors.schema import Schema, check_equal
+
+BACKOFF_S = (0.2, 5.0)  # first and longest wait before a failed poll is repeated
+HANG_S = 5.0  # a poll under way for so long counts as a lost share
+WAITS_KEPT = 8
+
+
+@dataclass
+class _Open:
+    """What this observer knows of the open round."""
+
+    snapshots: dict[str, Snapshot | None] = field(default_factory=dict)
+    first_at_s: float | None = None
+    quorum_at_s: float | None = None
+    last_at_s: float | None = None
+    opened: bool = False
+    said: str = ""
+
+
+class Participant:
+    def __init__(
+        self,
+        exchange: Exchange,
+        me: LearnerRecord,
+        handoff: Handoff,
+        *,
+        schema: Schema,
+        gone: Callable[[LearnerRecord], bool],
+        alive: Callable[[LearnerRecord], bool],
+        may_rename: bool = False,
+        emit: Callable[[WorkerEvent], None] = lambda event: None,
+        offload: Offload[Any] = inline,
+        rss_bytes: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """`me`: the learner id wanted; its incarnation is found on joining. `gone`, `alive`: whether another holder's process
+        provably ended, or provably runs."""
+        self.exchange, self.me, self.handoff, self.schema = exchange, me, handoff, schema
+        self.emit, self.offload, self._rss_bytes = emit, offload, rss_bytes
+        self._gone, self._alive, self._may_rename = gone, alive, may_rename
+        spec = exchange.manifest.algorithm
+        self.poll_s = min(max(spec.beat_s / 10, 0.05), 1.0)
+        self.newest = INIT
+        self._records: list[RoundRecord | None] = []  # the newest, by fragment
+        self._theta: dict[int, tuple[str, Tensors]] = {}  # the newest, by fragment
+        self._leases = leases(lease_s=spec.lease_s, beat_s=spec.beat_s)
+        self._beats: dict[str, tuple[BeatId, Beat]] = {}
+        self._controls: list[Control] = []
+        self._quorum_waits_s: list[float] = []
+        self._open = _Open()
+        self._phase: str | None = None  # overrides the training thread's while something is under way here
+        self._fetching: tuple[str, ...] = ()
+        self._lost_at_s: float | None = None
+        self._pulse: Pulse | None = None
+        self._beating: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+
+    # Joining and leaving
+
+    async def join(self) -> Aligned:
+        """Become a learner of the run; returns what to start from. Raises SchemaMismatch before anything is written,
+        RunEnded, LearnerIdTaken."""
+        check_equal(self.schema, self.exchange.schema)
+        loop = asyncio.get_running_loop()
+
+        def wake() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and nobody is left to wake
+                loop.call_soon_threadsafe(self._wake.set)
+
+        self.handoff.wake = wake
+        self._controls = await self.exchange.controls(())
+        await self._load(await self.exchange.newest_round())
+        reason = self._end_reason()
+        if reason is not None:
+            name = self.exchange.manifest.name
+            raise RunEnded(f"run {name} was stopped" if reason == "stopped" else f"run {name} has all its rounds")
+        self.me = await take(self.exchange, self.me, gone=self._gone, alive=self._alive, may_rename=self._may_rename)
+        self._pulse = Pulse(self.exchange, self.me, self._beat)
+        await self._pulse.beat()
+        self.emit(
+            Joined(
+                run=self.me_run,
+                name=self.exchange.manifest.name,
+                learner=self.me.learner,
+                incarnation=self.me.incarnation,
+                round=self.newest + 1,
+                device=self.me.device,
+            )
+        )
+        self._beating = asyncio.create_task(self._pulse.run())
+        return Aligned(newest=self.newest, fragments=dict(self._theta))
+
+    @property
+    def me_run(self) -> str:
+        return self.exchange.manifest.run
+
+    async def leave(self) -> None:
+        """Finish a snapshot that was begun, write what was evaluated, and release the lease."""
+        with contextlib.suppress(*WAITED_OUT):
+            await self._publish()
+            await self._write_evals()
+        if self._beating is not None:
+            self._beating.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._beating
+        if self._pulse is not None:
+            with contextlib.suppress(*WAITED_OUT):
+                await self._pulse.beat(phase="left")
+
+    # Polling
+
+    async def run(self) -> None:
+        """Take part until the run ends for this learner. Whatever the share does, only a named error gets out."""
+        backoff_s, trouble = BACKOFF_S[0], ""
+        loop = asyncio.get_running_loop()
+        while True:
+            poll = asyncio.ensure_future(self.poll())
+            try:
+                if not (await asyncio.wait({poll}, timeout=HANG_S))[0] and self._phase is None:
+                    self._lose("no answer for 5 s")
+                ended = await poll
+            except WAITED_OUT as error:
+                self._lose(str(error))
+                await asyncio.sleep(backoff_s * random.uniform(0.5, 1.0))
+                backoff_s = min(backoff_s * 2, BACKOFF_S[1])
+                continue
+            except (PayloadMissing, PayloadCorrupt, MailboxCorrupt) as error:
+                # Gone: a newer record will say where to go on. Damaged: perhaps only on the way here.
+                if str(error) != trouble:
+                    trouble = str(error)
+                    self.emit(Trouble(message=trouble))
+                await asyncio.sleep(backoff_s)
+                backoff_s = min(backoff_s * 2, BACKOFF_S[1])
+                continue
+            except asyncio.CancelledError:
+                poll.cancel()
+                with contextlib.suppress(asyncio.CancelledError, SwarmError):
+                    await poll
+                raise
+            backoff_s, trouble = BACKOFF_S[0], ""
+            if self._lost_at_s is not None:
+                self.emit(ShareBack(after_s=loop.time() - self._lost_at_s))
+                self._lost_at_s = None
+            if ended is not None:
+                self.handoff.end(ended)
+                return
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), self.poll_s)
+            self._wake.clear()
+
+    def _lose(self, reason: str) -> None:
+        if self._lost_at_s is None:
+            self._lost_at_s = asyncio.get_running_loop().time()
+            self.emit(ShareLost(reason=reason))
+
+    async def poll(self) -> str | None:
+        """One turn; returns why the run is over for this learner, or None."""
+        await self._publish()
+        await self._write_evals()
+        await self._follow(await self.exchange.rounds_after(self.newest))
+        self._controls = await self.exchange.controls(self._controls)
+        reason = self._end_reason()
+        if reason is not None:
+            return reason
+        if self._stopping():
+            self.handoff.ask_flush()
+        await self._observe()
+        closed = await self._maybe_close()
+        return self._end_reason() if closed else None
+
+    def _end_reason(self) -> str | None:
+        manifest = self.exchange.manifest
+        if manifest.rounds is not None and self.newest + 1 >= manifest.rounds:
+            return "done"
+        stop = self._stop()
+        record = self._record_of(self.newest)
+        if stop is not None and (record.control if record else 0) >= stop:
+            return "stopped"
+        # With nobody there a stop takes effect at once; before joining, this learner is nobody yet.
+        if stop is not None and self._pulse is None:
+            return "stopped"
+        return None
+
+    def _stop(self) -> int | None:
+        return next((n for n, control in enumerate(self._controls, 1) if control.action == "stop"), None)
+
+    def _stopping(self) -> bool:
+        return self._stop() is not None
+
+    def _record_of(self, round: int) -> RoundRecord | None:
+        return self._records[self.exchange.schedule.fragment(round)] if round >= 0 else None
+
+    async def _publish(self) -> None:
+        publication = self.handoff.outgoing()
+        if publication is None:
+            return
+        if publication.round > self.newest:  # else the round closed without it
+            with self._doing("upload"):
+                snapshot = await self.exchange.publish(self._snapshot(publication), publication.delta)
+            self.emit(Published(round=publication.round, size_bytes=snapshot.payload.size_bytes))
+        self.handoff.published()
+
+    def _snapshot(self, publication: Publication) -> Snapshot:
+        return Snapshot(
+            round=publication.round,
+            fragment=publication.fragment,
+            learner=self.me.learner,
+            incarnation=self.me.incarnation,
+            unit=self.me.learner,
+            base_sha256=publication.base_sha256,
+            schema_sha256=self.exchange.schema.digest,
+            dtype=self.exchange.manifest.algorithm.delta_dtype,
+            payload=PayloadRef(round=publication.round, sha256="0" * 64, size_bytes=0),  # known once it is written
+            tokens=publication.tokens,
+            steps=publication.steps,
+            train_loss=publication.train_loss,
+            seconds_s=publication.seconds_s,
+        )
+
+    async def _write_evals(self) -> None:
+        while (record := self.handoff.take_evaluated()) is not None:
+            try:
+                await self.exchange.write_eval(record)
+            except BaseException:
+                self.handoff.untake_evaluated(record)
+                raise
+            self.emit(EvaluatedEvent(round=record.round, loss=record.loss, metrics=record.metrics, sample=record.sample))
+
+    async def _follow(self, newest: int) -> None:
+        """Take over everything that was committed up to `newest`."""
+        if newest <= self.newest:
+            return
+        if newest - self.newest > len(self._records):  # asleep for long: straight to the newest
+            await self._load(newest)
+            self.handoff.align(Aligned(newest=newest, fragments=dict(self._theta)))
+            return
+        for round in range(self.newest + 1, newest + 1):
+            record = await self.exchange.round(round)
+            if record is None:  # listed, and not there to be read yet
+                return
+            await self._take(record, theta=None)
+
+    async def _take(self, record: RoundRecord, theta: Tensors | None) -> None:
+        """Take over one committed round, the next one. `theta`: its parameters if they are here already."""
+        fragment = record.fragment
+        if record.theta.sha256 == self._theta[fragment][0]:
+            theta = self._theta[fragment][1]
+        elif theta is None:
+            theta = await self._fetch(fragment, record.theta)
+        evaluate = record.round if await self._evaluation_is_mine(record.round) else None
+        # Nothing from here on can fail: what was committed is taken over as a whole or not at all.
+        self._theta[fragment] = record.theta.sha256, theta
+        self._records[fragment] = record
+        self.newest = record.round
+        self._open = _Open()
+        if record.participants:
+            self._quorum_waits_s = [*self._quorum_waits_s, record.quorum_waited_s][-WAITS_KEPT:]
+        self.emit(
+            RoundClosed(
+                round=record.round,
+                rounds=self.exchange.manifest.rounds,
+                participants=tuple(p.learner for p in record.participants),
+                rejected=tuple(f"{r.learner}: {r.reason}" for r in record.rejected),
+                train_loss=train_loss(record),
+                closer=record.closer,
+            )
+        )
+        self.handoff.align(Aligned(newest=record.round, fragments={fragment: self._theta[fragment]}, evaluate=evaluate))
+
+    async def _evaluation_is_mine(self, round: int) -> bool:
+        """Whether to evaluate after `round`: once per `eval_every` turns through all fragments, first come."""
+        every = self.exchange.manifest.eval_every * len(self._records)
+        last = self.exchange.manifest.rounds is not None and round + 1 == self.exchange.manifest.rounds
+        if every == 0 or ((round + 1) % every and not last):
+            return False
+        claim = Claim(round=round, learner=self.me.learner, incarnation=self.me.incarnation)
+        return await self.exchange.claim_eval(round, claim)
+
+    async def _load(self, newest: int) -> None:
+        """Start from the newest records, whatever came before."""
+        records = await self.exchange.newest_records(newest)
+        theta = {}
+        for fragment, record in enumerate(records):
+            ref = self.exchange.theta_ref(fragment, record)
+            held = self._theta.get(fragment)
+            theta[fragment] = held if held and held[0] == ref.sha256 else (ref.sha256, await self._fetch(fragment, ref))
+        self._records, self._theta, self.newest, self._open = records, theta, newest, _Open()
+
+    async def _fetch(self, fragment: int, ref: PayloadRef) -> Tensors:
+        with self._doing("pull"):
+            self._fetching = (ref.sha256,)
+            try:
+                return await self.exchange.fetch(fragment, ref)
+            finally:
+                self._fetching = ()
+
+    async def _observe(self) -> None:
+        """Who is alive, and who has reported."""
+        self._beats = await self.exchange.beats(self._beats)
+        now_s = asyncio.get_running_loop().time()
+        released = frozenset(k for k, (_, beat) in self._beats.items() if beat.phase == "left")
+        self._leases = self._leases.observe(now_s, {k: ident for k, (ident, _) in self._beats.items()}, released)
+        mine = self._leases.by_learner.get(self.me.learner)
+        if mine is not None and mine.newest.incarnation > self.me.incarnation:
+            raise Superseded(self.me.learner, mine.newest.incarnation)
+        self._open.snapshots = await self.exchange.snapshots(self.newest + 1, self._open.snapshots)
+
+    async def _maybe_close(self) -> bool:
+        """Close the open round if that is due and up to this learner."""
+        spec, seen = self.exchange.manifest.algorithm, self._open
+        now_s = asyncio.get_running_loop().time()
+        round = self.newest + 1
+        fragment = self.exchange.schedule.fragment(round)
+        base_sha256, theta = self._theta[fragment]
+        accepted, _ = sort_out(
+            seen.snapshots,
+            round=round,
+            fragment=fragment,
+            base_sha256=base_sha256,
+            schema_sha256=self.exchange.schema.digest,
+            dtype=spec.delta_dtype,
+        )
+        reported = frozenset(key.rsplit("/", 2)[1] for key in seen.snapshots)
+        live = self._leases.live()
+        seen.opened = seen.opened or rounds.opened(spec=spec, live=live, reported=reported)
+        if seen.snapshots and seen.first_at_s is None:
+            seen.first_at_s = now_s
+        if len(accepted) >= spec.quorum_size:
+            seen.quorum_at_s = now_s if seen.quorum_at_s is None else seen.quorum_at_s
+        view = rounds.RoundView(
+            round=round,
+            accepted=frozenset(s.learner for s in accepted),
+            reported=reported,
+            live=live,
+            opened=seen.opened,
+            quorum_at_s=seen.quorum_at_s,
+            stopping=self._stopping(),
+        )
+        grace_s = rounds.grace_s(spec, self._quorum_waits_s)
+        decision = rounds.decide(view, spec, grace_s=grace_s, now_s=now_s)
+        if isinstance(decision, rounds.Wait):
+            if decision.reason != seen.said:
+                seen.said = decision.reason
+                self.emit(Waiting(round=round, reason=decision.reason))
+            return False
+        closer = Closer(self.exchange, self.me, offload=self.offload)
+        if not await closer.claim(round, self._leases):
+            return False
+        with self._doing("merge"):
+            closed = await closer.close(
+                round,
+                seen.snapshots,
+                before=self._records[fragment],
+                theta_sha256=base_sha256,
+                theta=theta,
+                control=len(self._controls),
+                waited_s=now_s - (now_s if seen.first_at_s is None else seen.first_at_s),
+                quorum_waited_s=now_s - (now_s if seen.quorum_at_s is None else seen.quorum_at_s),
+            )
+        if closed is None:
+            return False
+        await self._take(closed.record, theta=closed.theta)
+        if fragment == len(self._records) - 1:
+            live = self._leases.live()
+            fetching = frozenset(sha for k, (_, beat) in self._beats.items() if k in live for sha in beat.fetching)
+            await self.exchange.sweep(closed.record.round, fetching=fetching)
+            await self.exchange.mailbox.sweep(self.exchange.manifest.algorithm.keep_s)
+        return True
+
+    # Telemetry
+
+    @contextlib.contextmanager
+    def _doing(self, phase: str) -> Any:
+        self._phase, before = phase, self._phase
+        try:
+            yield
+        finally:
+            self._phase = before
+
+    def _beat(self) -> Beat:
+        seen, exchange = self.handoff.telemetry, self.exchange
+        phase: Any = self._phase or seen.phase
+        return Beat(
+            phase=phase,
+            round=seen.round,
+            step=seen.step,
+            steps=seen.steps,
+            tokens_per_s=round(seen.tokens_per_s, 3),
+            loss=seen.loss,
+            rss_bytes=self._rss_bytes(),
+            sent_bytes=exchange.sent_bytes,
+            received_bytes=exchange.received_bytes,
+            progress_bytes=exchange.progress_bytes,
+            fetching=self._fetching,
+        )

@@ -1,0 +1,225 @@
+"""A learner's session: a context manager that joins before it trains, with a communication thread of its own.
+
+    with Session(adapter, mailbox=…, manifest=…, me=…) as session:
+        for _ in session:
+            loss, tokens = step()
+            session.report(loss=loss, tokens=tokens)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any
+
+from swarm.core.events import Ended, Stepped, WorkerEvent
+from swarm.core.records import EvalRecord, LearnerRecord, Manifest
+from swarm.exchange import Exchange
+from swarm.learners.contract import Adapter
+from swarm.mailbox.contract import Mailbox
+from swarm.runtime.handoff import Aligned, Handoff
+from swarm.runtime.inner import InnerLoop, params_sha256
+from swarm.runtime.participant import Participant
+from swarm.tasks.contract import EvalResult
+
+STALL_S = 2.0  # leaving waits while bytes move; for so long when they do not
+RATE_S = 5.0  # throughput is averaged over about so long
+
+
+class Session:
+    def __init__(
+        self,
+        adapter: Adapter,
+        *,
+        mailbox: Mailbox,
+        manifest: Manifest,
+        me: LearnerRecord,
+        gone: Callable[[LearnerRecord], bool],
+        alive: Callable[[LearnerRecord], bool],
+        may_rename: bool = False,
+        emit: Callable[[WorkerEvent], None] = lambda event: None,
+        evaluate: Callable[[], EvalResult] | None = None,
+        offload: Any = None,
+        rss_bytes: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """`evaluate`: called with the committed parameters in the model. The rest as for Participant."""
+        self.adapter, self._emit, self._evaluate = adapter, emit, evaluate
+        self._handoff = Handoff()
+        self._exchange = Exchange(mailbox, manifest)
+        self._participant = Participant(
+            self._exchange,
+            me,
+            self._handoff,
+            schema=adapter.schema(),
+            gone=gone,
+            alive=alive,
+            may_rename=may_rename,
+            emit=emit,
+            rss_bytes=rss_bytes,
+            **({} if offload is None else {"offload": offload}),
+        )
+        self._start: Future[Aligned] = Future()
+        self._left = threading.Event()
+        self._leaving = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._following: asyncio.Task[None] | None = None
+        self._stepped_at_s = 0.0
+        self._told_at_s = 0.0
+        self._inner: InnerLoop
+
+    # Life
+
+    def __enter__(self) -> Session:
+        threading.Thread(target=self._communicate, name="swarm-communication", daemon=True).start()
+        while True:  # in slices, so that Ctrl-C gets through
+            with contextlib.suppress(TimeoutError):
+                start = self._start.result(timeout=0.2)
+                break
+        manifest = self._exchange.manifest
+        self._inner = InnerLoop(
+            self.adapter, manifest.algorithm, plan=self._exchange.plan, schedule=self._exchange.schedule, start=start
+        )
+        self._stepped_at_s = time.monotonic()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        loop, following = self._loop, self._following
+        if loop is None or following is None:
+            return
+        self._handoff.telemetry.phase = "left"
+        with contextlib.suppress(RuntimeError):  # the communication thread has ended by itself
+            loop.call_soon_threadsafe(following.cancel)
+        moved, still_since_s = -1, time.monotonic()
+        while not self._left.wait(0.05):
+            if self._exchange.progress_bytes != moved:
+                moved, still_since_s = self._exchange.progress_bytes, time.monotonic()
+            elif time.monotonic() - still_since_s > STALL_S:
+                break
+
+    @property
+    def me(self) -> LearnerRecord:
+        """This learner as it joined."""
+        return self._participant.me
+
+    def leave(self) -> None:
+        """Stop after the step under way. May be called from any thread, and from a signal handler."""
+        self._leaving = True
+
+    def _communicate(self) -> None:
+        try:
+            asyncio.run(self._converse())
+        except BaseException as error:
+            self._handoff.fail(error)
+        finally:
+            self._left.set()
+
+    async def _converse(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        try:
+            start = await self._participant.join()
+        except BaseException as error:
+            self._start.set_exception(error)
+            return
+        self._following = asyncio.create_task(self._follow())
+        self._start.set_result(start)
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._following
+        await self._participant.leave()
+
+    async def _follow(self) -> None:
+        try:
+            await self._participant.run()
+        except Exception as error:
+            self._handoff.fail(error)
+            return
+        await asyncio.Event().wait()  # the run has ended; the session says when to leave
+
+    # Training
+
+    def __iter__(self) -> Iterator[int]:
+        """Yields the round to make one inner step for, as long as there is something to do."""
+        telemetry = self._handoff.telemetry
+        while True:
+            self._take_over()
+            if self._leaving:
+                self._finish("left")
+                return
+            ended = self._handoff.ended
+            if ended is not None:
+                self._finish(ended)
+                return
+            self._publish_if_due()
+            telemetry.round, telemetry.step = self._inner.round, self._inner.step
+            if self._inner.waits:
+                telemetry.phase = "wait"
+                self._handoff.wait(0.2)
+                self._stepped_at_s = time.monotonic()
+                continue
+            telemetry.phase = "train"
+            yield self._inner.round
+
+    def report(self, *, tokens: int, loss: float | None) -> None:
+        """One inner step was made. `tokens`: what it trained on, in the run's unit."""
+        now_s = time.monotonic()
+        elapsed_s = max(now_s - self._stepped_at_s, 1e-9)
+        self._stepped_at_s = now_s
+        telemetry = self._handoff.telemetry
+        share = min(1.0, elapsed_s / RATE_S) if telemetry.steps else 1.0
+        telemetry.tokens_per_s += share * (tokens / elapsed_s - telemetry.tokens_per_s)
+        telemetry.steps += 1
+        telemetry.loss = loss
+        self._inner.count(tokens=tokens, loss=loss, seconds_s=elapsed_s)
+        telemetry.round, telemetry.step = self._inner.round, self._inner.step
+        if now_s - self._told_at_s >= 1.0:
+            self._told_at_s = now_s
+            self._emit(
+                Stepped(
+                    round=self._inner.round,
+                    step=self._inner.step,
+                    steps_before=self._inner.steps_before,
+                    loss=loss,
+                    tokens_per_s=telemetry.tokens_per_s,
+                )
+            )
+
+    def _publish_if_due(self) -> None:
+        publication = self._inner.due(flush=self._handoff.flush)
+        if publication is not None:
+            self._handoff.publish(publication)
+
+    def _take_over(self) -> None:
+        while (aligned := self._handoff.take_aligned()) is not None:
+            self._inner.align(aligned)
+            if aligned.evaluate is not None and self._evaluate is not None:
+                self._evaluate_round(aligned.evaluate)
+            self._stepped_at_s = time.monotonic()
+
+    def _evaluate_round(self, round: int) -> None:
+        """Evaluate the committed parameters; the local ones come back afterwards."""
+        assert self._evaluate is not None
+        self._handoff.telemetry.phase = "evaluate"
+        started_s = time.monotonic()
+        local = self._inner.local()
+        self._inner.take_committed()
+        result = self._evaluate()
+        self.adapter.apply(local)
+        self._handoff.evaluated(
+            EvalRecord(
+                round=round,
+                learner=self.me.learner,
+                loss=result.loss,
+                metrics=result.metrics,
+                sample=result.sample,
+                seconds_s=time.monotonic() - started_s,
+            )
+        )
+
+    def _finish(self, reason: str) -> None:
+        if reason != "left":
+            self._inner.take_committed()
+        self._emit(Ended(reason=reason, rounds=self._participant.newest + 1, params_sha256=params_sha256(self.adapter)))

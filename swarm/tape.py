@@ -1,0 +1,279 @@
+"""A run's records, read and written: no payload, no tensor, no numpy.
+
+Every read is bounded and tolerant of foreign names; what is read twice is asked for once (`known` arguments).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from swarm.core import keys
+from swarm.core.errors import FormatMismatch, MailboxCorrupt, MailboxMoved, RecordError, RunNotFound
+from swarm.core.fragments import Schedule, by_bytes
+from swarm.core.lease import BeatId
+from swarm.core.records import (
+    FORMAT,
+    INIT,
+    Beat,
+    Claim,
+    Control,
+    EvalRecord,
+    LearnerRecord,
+    Manifest,
+    RoundRecord,
+    Snapshot,
+    body_sha256,
+    decode,
+    encode,
+)
+from swarm.mailbox.contract import Mailbox
+
+R = TypeVar("R", bound=msgspec.Struct)
+BEATS_KEPT = 3
+
+
+def nonce() -> str:
+    """What makes a record's bytes unique, so that a caller whose reply was lost recognises its own record."""
+    return uuid.uuid4().hex
+
+
+class Tape:
+    """The records of one run."""
+
+    def __init__(self, mailbox: Mailbox, manifest: Manifest) -> None:
+        self.mailbox, self.manifest = mailbox, manifest
+        self.keys = keys.RunKeys(manifest.run)
+        self.plan = by_bytes(manifest.tensors, manifest.algorithm.fragments)
+        self.schedule = Schedule(sync_every=manifest.algorithm.sync_every, fragments=len(self.plan))
+        self._held: tuple[int, str] | None = None  # the newest round record seen, and its body's hash
+
+    async def newest_round(self) -> int:
+        """Number of the newest committed round, INIT if there is none. Its cost does not grow with the run."""
+        shards = [int(name) for name in await self.mailbox.names(f"{self.keys.root}/rounds/") if name.isdigit()]
+        # The newest shard may be an empty folder: a commit was under way, or its writer died.
+        for shard in sorted(shards, reverse=True)[:2]:
+            found = await self._rounds_in(shard)
+            if found:
+                return found[-1]
+        return INIT
+
+    async def rounds_after(self, round: int) -> int:
+        """The newest round that is committed without a gap after `round`; `round` itself if nothing is new. One list, but
+        after a long absence a few."""
+        shard = (round + 1) // keys.SHARD
+        newest = _contiguous(round, await self._rounds_in(shard, after=round))
+        if newest == (shard + 1) * keys.SHARD - 1:
+            newest = max(newest, await self.newest_round())
+        return newest
+
+    async def _rounds_in(self, shard: int, after: int = INIT) -> list[int]:
+        after_key = self.keys.round(after) if after >= 0 else ""
+        found = await self.mailbox.list(self.keys.shard(shard), after_key)
+        return sorted(n for n in map(keys.parse_round, found) if n is not None)
+
+    async def round(self, round: int) -> RoundRecord | None:
+        """The record of `round`, None if it is not committed. Raises MailboxMoved if its parent is not the record that was
+        read here as the one before."""
+        key = self.keys.round(round)
+        data = await self.mailbox.read(key)
+        if data is None:
+            return None
+        record = _decoded(data, RoundRecord, key)
+        if record.round != round or record.fragment != self.schedule.fragment(round):
+            raise MailboxCorrupt(f"{key}: is the record of round {record.round}, fragment {record.fragment}")
+        held, sha256 = self._held, body_sha256(data)
+        changed = held is not None and held[0] == round and held[1] != sha256
+        if changed or (held is not None and held[0] == round - 1 and record.parent != held[1]):
+            raise MailboxMoved(f"{key}: is not what was read here before: the mailbox was replaced or restored from a copy")
+        if held is None or round > held[0]:
+            self._held = (round, sha256)
+        return record
+
+    async def parent_of(self, round: int) -> str | None:
+        """SHA-256 of the body of record `round` − 1: what a record of `round` names as its parent."""
+        if round == 0:
+            return None
+        if self._held is None or self._held[0] != round - 1:
+            data = await self.mailbox.read(self.keys.round(round - 1))
+            if data is None:
+                raise MailboxMoved(f"{self.keys.round(round - 1)}: gone")
+            return body_sha256(data)
+        return self._held[1]
+
+    async def newest_records(self, newest: int) -> list[RoundRecord | None]:
+        """By fragment, the newest record up to round `newest`; None for a fragment that still has Θ⁰."""
+        found: list[RoundRecord | None] = []
+        for fragment in range(len(self.plan)):
+            round = newest - (newest - fragment) % len(self.plan)
+            record = await self.round(round) if round >= 0 else None
+            if round >= 0 and record is None:
+                raise MailboxCorrupt(f"{self.keys.round(round)}: missing below round {newest}")
+            found.append(record)
+        return found
+
+    async def snapshots(self, round: int, known: Mapping[str, Snapshot | None]) -> dict[str, Snapshot | None]:
+        """Snapshots of `round` by key, those in `known` not read again; None for one whose record cannot be used."""
+        found: dict[str, Snapshot | None] = {}
+        for key in await self.mailbox.list(self.keys.snapshots(round)):
+            named = keys.parse_snapshot(key)
+            if named is None:
+                continue
+            if key in known:
+                found[key] = known[key]
+                continue
+            data = await self.mailbox.read(key)
+            if data is None:
+                continue
+            try:
+                snapshot = decode(data, Snapshot, where=key)
+            except RecordError:
+                found[key] = None
+                continue
+            honest = (snapshot.round, snapshot.unit, snapshot.learner, snapshot.incarnation) == named[:4]
+            found[key] = snapshot if honest else None
+        return found
+
+    async def beats(self, known: Mapping[str, tuple[BeatId, Beat]]) -> dict[str, tuple[BeatId, Beat]]:
+        """Each learner's newest beat; one that is in `known` is not read again."""
+        newest: dict[str, tuple[BeatId, str]] = {}
+        for key in await self.mailbox.list(self.keys.beats):
+            named = keys.parse_beat(key)
+            if named is not None:
+                ident = BeatId(named[1], named[2])
+                if named[0] not in newest or ident > newest[named[0]][0]:
+                    newest[named[0]] = (ident, key)
+        found: dict[str, tuple[BeatId, Beat]] = {}
+        for learner, (ident, key) in newest.items():
+            old = known.get(learner)
+            if old is not None and old[0] == ident:
+                found[learner] = old
+                continue
+            data = await self.mailbox.read(key)
+            try:
+                if data is not None:
+                    found[learner] = (ident, decode(data, Beat, where=key))
+                elif old is not None:
+                    found[learner] = old
+            except RecordError:
+                if old is not None:
+                    found[learner] = old
+        return found
+
+    async def claims(self, round: int) -> dict[int, Claim]:
+        """Claims on closing `round`, by number. One that cannot be used counts for nobody."""
+        found: dict[int, Claim] = {}
+        for key in await self.mailbox.list(self.keys.claims(round)):
+            n = keys.parse_claim(key)
+            data = await self.mailbox.read(key) if n is not None else None
+            if n is None or data is None:
+                continue
+            try:
+                found[n] = decode(data, Claim, where=key)
+            except RecordError:
+                found[n] = Claim(round=round, learner="", incarnation=0)
+        return found
+
+    async def controls(self, known: Sequence[Control]) -> list[Control]:
+        """The contiguous sequence of control records, those in `known` not read again."""
+        after = self.keys.control_record(len(known)) if known else ""
+        found = list(known)
+        for key in await self.mailbox.list(self.keys.control, after):
+            if keys.parse_control(key) != len(found) + 1:
+                continue
+            data = await self.mailbox.read(key)
+            if data is None:
+                break
+            found.append(_decoded(data, Control, key))
+        return found
+
+    async def incarnations(self, learner: str) -> list[int]:
+        """Numbers of the incarnations of `learner` so far, ascending."""
+        found = await self.mailbox.list(f"{self.keys.learners}{learner}/")
+        return sorted(named[1] for named in map(keys.parse_learner, found) if named is not None)
+
+    async def learner(self, learner: str, incarnation: int) -> LearnerRecord | None:
+        key = self.keys.learner(learner, incarnation)
+        data = await self.mailbox.read(key)
+        return None if data is None else _decoded(data, LearnerRecord, key)
+
+    async def eval(self, round: int) -> EvalRecord | None:
+        key = self.keys.eval(round)
+        data = await self.mailbox.read(key)
+        return None if data is None else _decoded(data, EvalRecord, key)
+
+    async def evals_after(self, round: int) -> list[int]:
+        """Rounds later than `round` that were evaluated, ascending."""
+        after = self.keys.eval(round) if round >= 0 else ""
+        found = await self.mailbox.list(self.keys.evals, after)
+        return sorted(n for n in map(keys.parse_eval, found) if n is not None)
+
+    async def register(self, record: LearnerRecord) -> bool:
+        """Take an incarnation; False if another process took it first."""
+        return await self.mailbox.create(self.keys.learner(record.learner, record.incarnation), encode(record, nonce=nonce()))
+
+    async def beat(self, learner: str, incarnation: int, n: int, beat: Beat) -> None:
+        """Write beat `n` and remove the one that fell out of the last few."""
+        await self.mailbox.put(self.keys.beat(learner, incarnation, n), [encode(beat, nonce=nonce())])
+        if n >= BEATS_KEPT:
+            await self.mailbox.delete([self.keys.beat(learner, incarnation, n - BEATS_KEPT)])
+
+    async def claim(self, round: int, n: int, claim: Claim) -> bool:
+        return await self.mailbox.create(self.keys.claim(round, n), encode(claim, nonce=nonce()))
+
+    async def commit(self, record: RoundRecord) -> bool:
+        """The commit point: False if another syncer committed this round first."""
+        data = encode(record, nonce=nonce())
+        won = await self.mailbox.create(self.keys.round(record.round), data)
+        if won:
+            self._held = (record.round, body_sha256(data))
+        return won
+
+    async def control(self, control: Control) -> int:
+        """Append to the sequence of control records; returns the number it got."""
+        n = len(await self.controls(()))
+        while True:
+            n += 1
+            if await self.mailbox.create(self.keys.control_record(n), encode(control, nonce=nonce())):
+                return n
+
+    async def claim_eval(self, round: int, claim: Claim) -> bool:
+        return await self.mailbox.create(self.keys.eval_claim(round), encode(claim, nonce=nonce()))
+
+    async def write_eval(self, record: EvalRecord) -> bool:
+        return await self.mailbox.create(self.keys.eval(record.round), encode(record, nonce=nonce()))
+
+async def run_ids(mailbox: Mailbox) -> list[str]:
+    """Ids of all runs in the mailbox that may have a manifest."""
+    return [name for name in await mailbox.names("runs/") if keys.parse_manifest(keys.RunKeys(name).manifest)]
+
+
+async def read_manifest(mailbox: Mailbox, run: str) -> Manifest:
+    """Raises RunNotFound, or FormatMismatch if the run was made in another format."""
+    key = keys.RunKeys(run).manifest
+    data = await mailbox.read(key)
+    if data is None:
+        raise RunNotFound(f"no run {run!r} in {mailbox.location}")
+    manifest = _decoded(data, Manifest, key)
+    if manifest.format != FORMAT:
+        raise FormatMismatch(theirs=manifest.format, ours=FORMAT, where=f"run {manifest.name}")
+    return manifest
+
+
+def _contiguous(after: int, rounds: Iterable[int]) -> int:
+    """The last of `rounds` that follows `after` without a gap. A late listing may show a later one first."""
+    for round in rounds:
+        if round != after + 1:
+            break
+        after = round
+    return after
+
+
+def _decoded(data: bytes, type: type[R], key: str) -> R:
+    try:
+        return decode(data, type, where=key)
+    except RecordError as error:
+        raise MailboxCorrupt(str(error)) from error

@@ -1,0 +1,281 @@
+"""A training process: `python -m swarm.worker JOB_DIR`. The only module that pulls in a framework at run time.
+
+JOB_DIR holds order.json (what to do); this process adds process.json (who does it) and events.jsonl (how it goes).
+SIGINT or SIGTERM, or the end of a piped standard input, asks it to leave cleanly; a second one makes it leave at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import psutil
+
+from swarm import __version__
+from swarm.core.errors import SwarmError, UsageError
+from swarm.core.events import Building, Created, Failed, WorkerEvent
+from swarm.core.fragments import by_bytes
+from swarm.core.jobs import CreateRun, Export, Generate, Learn, Order, Process
+from swarm.core.records import LearnerRecord, Manifest, TaskRef
+from swarm.host.identity import Identity, identity, process_alive, process_gone
+from swarm.mailbox import open_mailbox
+from swarm.tape import read_manifest
+
+if TYPE_CHECKING:
+    from swarm.mailbox.contract import Mailbox
+    from swarm.tasks.contract import Trainable
+
+INTERRUPTED = 130
+
+
+class EventFile:
+    """Appends events, a line each. May be called from several threads."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._lock = path, threading.Lock()
+
+    def __call__(self, event: WorkerEvent) -> None:
+        line = msgspec.json.encode(event) + b"\n"
+        with self._lock, self._path.open("ab") as file:
+            file.write(line)
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = sys.argv[1:] if argv is None else argv
+    if len(arguments) != 1:
+        print("usage: python -m swarm.worker JOB_DIR", file=sys.stderr)
+        return 2
+    job = Path(arguments[0])
+    emit = EventFile(job / "events.jsonl")
+    me = identity()
+    (job / "process.json").write_bytes(msgspec.json.encode(Process(pid=me.pid, process=me.process, boot=me.boot)))
+    try:
+        order = msgspec.json.decode((job / "order.json").read_bytes(), type=Order)
+        match order:
+            case Learn():
+                return learn(order, me, emit)
+            case Export():
+                return export(order)
+            case Generate():
+                return generate(order)
+    except SwarmError as error:
+        emit(Failed(error=type(error).__name__, message=str(error), exit_code=error.exit_code))
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:
+        # The traceback goes to the log; a person gets one line and the way to it.
+        emit(Failed(error=type(error).__name__, message=f"{type(error).__name__}: {error}"))
+        raise
+
+
+def learn(order: Learn, me: Identity, emit: EventFile) -> int:
+    from swarm.runtime.session import Session
+
+    leave = _leave_on_signals()
+    mailbox = open_mailbox(order.mailbox)
+    asyncio.run(mailbox.open())
+    trainable: Trainable | None = None
+    if order.create is None:
+        manifest = asyncio.run(read_manifest(mailbox, order.run))
+    else:
+        manifest, trainable = _create(order, order.create, me, mailbox, emit)
+        emit(Created(run=manifest.run, name=manifest.name))
+        if not order.join:
+            return 0
+    if trainable is None:
+        emit(Building(what=f"{manifest.task.name} for run {manifest.name}"))
+        trainable = _build(manifest, order, emit)
+    record = LearnerRecord(
+        learner=order.learner,
+        incarnation=1,
+        machine=me.machine,
+        machine_name=me.machine_name,
+        boot=me.boot,
+        pid=me.pid,
+        process=me.process,
+        version=__version__,
+        device=f"{trainable.framework} {trainable.device}",
+    )
+    process = psutil.Process()
+    from swarm.mailbox.threads import DaemonThreads
+
+    compute = DaemonThreads(1)
+    session = Session(
+        trainable.adapter,
+        mailbox=mailbox,
+        manifest=manifest,
+        me=record,
+        gone=lambda other: process_gone(me, _holder(other)),
+        alive=lambda other: process_alive(me, _holder(other)),
+        may_rename=order.may_rename,
+        emit=emit,
+        evaluate=trainable.evaluate,
+        offload=compute.run,
+        rss_bytes=lambda: process.memory_info().rss,
+    )
+    leave(session.leave)
+    with session:
+        trainable.use_stream(session.me.learner, session.me.incarnation)
+        for _ in session:
+            result = trainable.step()
+            session.report(tokens=result.tokens, loss=result.loss)
+    return 0
+
+
+def _create(
+    order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emit: EventFile
+) -> tuple[Manifest, Trainable]:
+    """Make the run: its Θ⁰ is this machine's freshly initialised model."""
+    from swarm.exchange import create_run
+    from swarm.tasks import registry
+
+    task = registry.get(create.task)
+    data = tuple(task.data(Path(order.data) if order.data else None))
+    draft = Manifest(
+        run=create.run,
+        name=create.name,
+        algorithm=create.algorithm,
+        task=TaskRef(name=create.task, options=create.options, data=data),
+        tensors=(),
+        schema_sha256="",
+        init=(),
+        rounds=create.rounds,
+        seed=create.seed,
+        eval_every=create.eval_every,
+        created_by=me.machine_name,
+    )
+    emit(Building(what=f"{create.task} for a new run"))
+    trainable = _build(draft, order, emit)
+    schema = trainable.adapter.schema()
+    plan = by_bytes(schema, create.algorithm.fragments)
+    theta = trainable.adapter.snapshot()
+    manifest = msgspec.structs.replace(draft, tensors=tuple(schema), schema_sha256=schema.digest)
+    init = [{name: theta[name] for name in names} for names in plan]
+    return asyncio.run(create_run(mailbox, manifest, init)), trainable
+
+
+def _build(manifest: Manifest, order: Learn | Generate, emit: Callable[[WorkerEvent], None] | None = None) -> Trainable:
+    from swarm.learners.devices import resolve
+    from swarm.tasks import registry
+
+    task = registry.get(manifest.task.name)
+    framework, device = resolve(order.framework, order.device, task.frameworks)
+    return task.build(
+        framework=framework,
+        device=device,
+        options=manifest.task.options,
+        data=list(manifest.task.data),
+        data_path=Path(order.data) if order.data else None,
+        seed=manifest.seed,
+    )
+
+
+def export(order: Export) -> int:
+    import numpy as np
+
+    from swarm.tensors.payload import Packed
+
+    manifest, theta = asyncio.run(_newest(order.mailbox, order.run))
+    target = Path(order.file)
+    packed = Packed({name: np.ascontiguousarray(array) for name, array in theta.items()})
+    staged = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        with staged.open("wb") as file:
+            for chunk in packed:
+                file.write(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+        staged.replace(target)
+    except OSError as error:
+        staged.unlink(missing_ok=True)
+        raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
+    print(f"{manifest.name}: {len(theta)} parameters, {packed.size_bytes} bytes, SHA-256 {packed.sha256}", file=sys.stderr)
+    return 0
+
+
+def generate(order: Generate) -> int:
+    manifest, theta = asyncio.run(_newest(order.mailbox, order.run))
+    trainable = _build(manifest, order)
+    write = getattr(trainable, "generate", None)
+    if write is None:
+        raise UsageError(f"task {manifest.task.name} of run {manifest.name} writes no text")
+    trainable.adapter.apply(theta)
+    out = sys.stdout.buffer
+    for piece in write(
+        order.prompt.encode(), max_tokens=order.max_tokens, temperature=order.temperature, seed=order.seed
+    ):
+        out.write(piece)
+        out.flush()
+    out.write(b"\n")
+    return 0
+
+
+async def _newest(location: str, run: str) -> tuple[Manifest, dict[str, Any]]:
+    """The newest committed parameters of every fragment."""
+    from swarm.core.errors import PayloadMissing
+    from swarm.exchange import Exchange
+
+    mailbox = open_mailbox(location)
+    await mailbox.open()
+    exchange = Exchange(mailbox, await read_manifest(mailbox, run))
+    while True:
+        newest = await exchange.newest_round()
+        theta: dict[str, Any] = {}
+        try:
+            for fragment, record in enumerate(await exchange.newest_records(newest)):
+                theta |= await exchange.fetch(fragment, exchange.theta_ref(fragment, record))
+        except PayloadMissing:
+            if await exchange.newest_round() == newest:
+                raise
+            continue  # rounds were committed meanwhile, and the payload was swept
+        return exchange.manifest, theta
+
+
+def _holder(record: LearnerRecord) -> Identity:
+    return Identity(
+        machine=record.machine,
+        machine_name=record.machine_name,
+        boot=record.boot,
+        pid=record.pid,
+        process=record.process,
+    )
+
+
+def _leave_on_signals() -> Callable[[Callable[[], None]], None]:
+    """Install the handlers; what is returned tells them how to leave. Before that, the first signal ends the process."""
+    how: list[Callable[[], None]] = []
+    asked = threading.Event()
+
+    def on_signal(*_: object) -> None:
+        if asked.is_set() or not how:
+            os._exit(INTERRUPTED)
+        asked.set()
+        how[0]()
+
+    def watch_parent() -> None:
+        while sys.stdin.buffer.raw.read(1):  # type: ignore[attr-defined]
+            pass
+        # Whoever started this process in the foreground is gone.
+        on_signal()
+
+    signal.signal(signal.SIGINT, on_signal)
+    signal.signal(signal.SIGTERM, on_signal)
+    if os.environ.get("SWARM_WORKER_PIPED") == "1":
+        threading.Thread(target=watch_parent, daemon=True).start()
+    return how.append
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads of a share that hangs, or of a framework, must not hold up the end.
+    os._exit(code)

@@ -1,0 +1,68 @@
+"""The stores on which the mailbox suite runs. A store gives independent handles: as many machines as a test needs.
+
+With SWARM_TEST_SHARES=A:B in the environment, two folders that are mounts of one share, the folder implementation is also
+run with its handles taking turns between them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from itertools import cycle
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from swarm.mailbox.contract import Mailbox
+from swarm.mailbox.folder import FolderMailbox
+from swarm.mailbox.memory import MemoryMailbox, MemoryStore
+
+SHARES = [Path(p) for p in os.environ.get("SWARM_TEST_SHARES", "").split(":") if p]
+KINDS = ["memory", "folder", *(["share"] if SHARES else [])]
+
+
+class Store:
+    """One mailbox; `machine()` is another machine's handle on it, not opened."""
+
+    def __init__(self, id: str, handle: Callable[[], Mailbox], paths: list[Path]) -> None:
+        self.id = id
+        self.machine = handle
+        self.paths = paths  # its folders, one per mount; none in memory
+
+
+async def make_store(kind: str, tmp_path: Path) -> Store:
+    if kind == "memory":
+        memory = MemoryStore()
+        return Store(memory.id, lambda: MemoryMailbox(memory), [])
+    name = uuid4().hex
+    paths = [share / name for share in SHARES] if kind == "share" else [tmp_path / name]
+    id = await FolderMailbox.init(paths[0])
+    turns = cycle(paths)
+    return Store(id, lambda: FolderMailbox(next(turns)), paths)
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+async def store(kind: str, tmp_path: Path) -> Store:
+    return await make_store(kind, tmp_path)
+
+
+@pytest.fixture
+async def a(store: Store) -> Mailbox:
+    """One machine."""
+    mailbox = store.machine()
+    await mailbox.open()
+    return mailbox
+
+
+@pytest.fixture
+async def b(store: Store, a: Mailbox) -> Mailbox:
+    """Another one."""
+    mailbox = store.machine()
+    await mailbox.open()
+    return mailbox

@@ -1,0 +1,78 @@
+"""What a command loads, seen from outside: the import contracts judge the source, this judges the process."""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted(path for package in ("swarm", "tui") for path in (ROOT / package).rglob("*.py"))
+HEAVY = {"numpy", "ml_dtypes", "torch", "mlx"}
+
+HELP = "import sys; sys.argv = ['swarm', '--help']; from swarm.cli import main; main()"
+
+
+def top_level_modules_loaded_by(code: str) -> set[str]:
+    """Run `code` in an interpreter of its own, which ends well, and return what sys.modules then holds."""
+    report = (
+        "import atexit, json, sys; atexit.register(lambda: print(json.dumps(sorted(sys.modules)), file=sys.stderr))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", f"{report}\n{code}"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return {name.partition(".")[0] for name in json.loads(done.stderr.splitlines()[-1])}
+
+
+def imports_of(path: Path) -> set[str]:
+    """Top-level names of everything that a module imports absolutely, at any depth."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module is not None:
+            names.add(node.module.partition(".")[0])
+    return names
+
+
+def normal(distribution: str) -> str:
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def test_help_loads_no_arrays_no_framework_and_no_screen() -> None:
+    loaded = top_level_modules_loaded_by(HELP)
+    assert "swarm" in loaded
+    assert not loaded & (HEAVY | {"textual", "tui"})
+
+
+@pytest.mark.parametrize("module", ["swarm", "swarm.api", "swarm.launcher"])
+def test_front_ends_start_without_arrays_framework_or_screen(module: str) -> None:
+    assert not top_level_modules_loaded_by(f"import {module}") & (HEAVY | {"textual", "tui"})
+
+
+def test_the_screen_starts_without_arrays_or_framework() -> None:
+    loaded = top_level_modules_loaded_by("import tui.app")
+    assert "textual" in loaded
+    assert not loaded & HEAVY
+
+
+@pytest.mark.parametrize("path", (ROOT / "swarm" / "core").rglob("*.py"), ids=lambda path: path.name)
+def test_core_is_pure(path: Path) -> None:
+    assert not imports_of(path) & {"os", "asyncio", "time", "threading", "pathlib", "numpy"}
+
+
+def test_every_import_is_a_declared_dependency() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    lines = project["dependencies"] + [line for extra in extras if extra != "dev" for line in extras[extra]]
+    declared = {normal(re.split(r"[^A-Za-z0-9_.-]", line)[0]) for line in lines}
+    imported = set[str]().union(*map(imports_of, SOURCES)) - {"swarm", "tui"} - sys.stdlib_module_names
+    owners = packages_distributions()
+    undeclared = {name for name in imported if not declared & set(map(normal, owners.get(name, [name])))}
+    assert imported and not undeclared
