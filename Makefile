@@ -32,7 +32,7 @@ lint: .venv/.dev-stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 
 format: .venv/.dev-stamp
 	$(BIN)/ruff check --fix .

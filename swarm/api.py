@@ -28,8 +28,8 @@ from swarm.core.errors import (
     SwarmError,
     UsageError,
 )
-from swarm.core.ids import learner_id_from_host
 from swarm.core.ids import learner_id as check_learner_id
+from swarm.core.ids import learner_id_from_host
 from swarm.core.jobs import CreateRun, Learn
 from swarm.core.lease import Lease
 from swarm.core.naming import run_id, run_name
@@ -40,6 +40,7 @@ from swarm.host import settings
 from swarm.host.identity import machine_name
 from swarm.host.settings import mailbox_location
 from swarm.launcher import Job, jobs
+from swarm.learners.devices import installed_frameworks
 from swarm.mailbox import open_mailbox
 from swarm.mailbox.contract import Mailbox
 from swarm.tape import Tape, read_manifest, run_ids
@@ -70,6 +71,7 @@ __all__ = [
     "UsageError",
     "__version__",
     "find_run",
+    "installed_frameworks",
     "jobs",
     "known_mailboxes",
     "leave",
@@ -267,7 +269,7 @@ async def opened(location: str) -> Mailbox:
     mailbox = open_mailbox(location)
     try:
         await asyncio.wait_for(mailbox.open(), 2 * HANG_S)
-    except asyncio.TimeoutError:
+    except TimeoutError:
         raise MailboxUnavailable(f"{location} does not answer") from None
     return mailbox
 
@@ -350,6 +352,12 @@ def new_run(
         seed=random.randrange(2**32) if seed is None else seed,
         eval_every=eval_every,
     )
+
+
+async def check_new_name(location: str, name: str) -> None:
+    """Raises UsageError if a run of that name exists, since commands could not tell the two apart."""
+    if any(manifest.name == name for manifest in await manifests(location)):
+        raise UsageError(f"a run {name!r} exists in {location}: choose another name, or `swarm join {name}`")
 
 
 def learn_order(
@@ -436,4 +444,3 @@ def _remedy(error: SwarmError, location: str) -> str:
 
 def _now_s() -> float:
     return asyncio.get_running_loop().time()
-

@@ -83,9 +83,7 @@ class Exchange(Tape):
         await self._put(packed, place)
         ref = PayloadRef(round=snapshot.round, sha256=packed.sha256, size_bytes=packed.size_bytes)
         snapshot = msgspec.structs.replace(snapshot, payload=ref)
-        key = self.keys.snapshot(
-            snapshot.round, unit=snapshot.unit, learner=snapshot.learner, incarnation=snapshot.incarnation
-        )
+        key = self.keys.snapshot(snapshot.round, unit=snapshot.unit, learner=snapshot.learner, incarnation=snapshot.incarnation)
         await self.mailbox.put(key, [encode(snapshot, nonce=nonce())])
         return snapshot
 

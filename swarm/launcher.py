@@ -217,7 +217,7 @@ def _running(folder: Path) -> int | None:
 
 def _read(path: Path, type: object) -> object:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=type)  # type: ignore[call-overload]
+        return msgspec.json.decode(path.read_bytes(), type=type)
     except (OSError, msgspec.MsgspecError, json.JSONDecodeError):
         return None
 

@@ -246,6 +246,7 @@ class Tape:
     async def write_eval(self, record: EvalRecord) -> bool:
         return await self.mailbox.create(self.keys.eval(record.round), encode(record, nonce=nonce()))
 
+
 async def run_ids(mailbox: Mailbox) -> list[str]:
     """Ids of all runs in the mailbox that may have a manifest."""
     return [name for name in await mailbox.names("runs/") if keys.parse_manifest(keys.RunKeys(name).manifest)]

@@ -130,9 +130,7 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
     return 0
 
 
-def _create(
-    order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emit: EventFile
-) -> tuple[Manifest, Trainable]:
+def _create(order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emit: EventFile) -> tuple[Manifest, Trainable]:
     """Make the run: its Θ⁰ is this machine's freshly initialised model."""
     from swarm.exchange import create_run
     from swarm.tasks import registry
@@ -209,9 +207,7 @@ def generate(order: Generate) -> int:
         raise UsageError(f"task {manifest.task.name} of run {manifest.name} writes no text")
     trainable.adapter.apply(theta)
     out = sys.stdout.buffer
-    for piece in write(
-        order.prompt.encode(), max_tokens=order.max_tokens, temperature=order.temperature, seed=order.seed
-    ):
+    for piece in write(order.prompt.encode(), max_tokens=order.max_tokens, temperature=order.temperature, seed=order.seed):
         out.write(piece)
         out.flush()
     out.write(b"\n")
@@ -261,7 +257,7 @@ def _leave_on_signals() -> Callable[[Callable[[], None]], None]:
         how[0]()
 
     def watch_parent() -> None:
-        while sys.stdin.buffer.raw.read(1):  # type: ignore[attr-defined]
+        while os.read(0, 1):
             pass
         # Whoever started this process in the foreground is gone.
         on_signal()

@@ -66,7 +66,7 @@ class RoundClosed(_Event, frozen=True, kw_only=True, tag=True):
 
 class Evaluated(_Event, frozen=True, kw_only=True, tag=True):
     round: int
-    loss: float
+    loss: float | None  # None: not a number
     metrics: dict[str, float] = {}
     sample: str = ""
 

@@ -35,12 +35,13 @@ class DiLoCo(msgspec.Struct, frozen=True, tag="diloco", tag_field="method"):
         int, Meta(ge=0, description="inner steps a learner may go on before it waits for the round it reported to")
     ] = 0
     quorum_size: Annotated[int, Meta(ge=1, description="snapshots that may close a round")] = 1
-    start_learners: Annotated[int | None, Meta(ge=1, description="learners that round 0 waits for; by default the quorum")] = (
+    start_learners: Annotated[int, Meta(ge=1, description="learners that round 0 waits for; by default the quorum")] | None = (
         None
     )
-    grace_s: Annotated[
-        float | None, Meta(ge=0, description="wait for the others after the quorum, in s; by default from past rounds")
-    ] = None
+    grace_s: (
+        Annotated[float, Meta(ge=0, description="wait for the others after the quorum, in s; by default from past rounds")]
+        | None
+    ) = None
     outer_lr: Annotated[float, Meta(gt=0, description="learning rate of the outer Nesterov step")] = 0.7
     outer_momentum: Annotated[float, Meta(ge=0, lt=1, description="momentum of the outer Nesterov step")] = 0.9
     delta_dtype: Annotated[
@@ -70,16 +71,15 @@ def options(spec: type[msgspec.Struct]) -> Iterator[Option]:
     """The fields of a spec class, in order."""
     hints = typing.get_type_hints(spec, include_extras=True)
     for field in msgspec.structs.fields(spec):
-        base, metas = _unwrap(hints[field.name])
-        kinds = [t for t in _members(base) if t is not type(None)]
-        literals = _choices(kinds)
+        kinds, metas = _unwrap(hints[field.name])
+        choices = _choices(kinds)
         lows = [m.ge if m.ge is not None else m.gt for m in metas if m.ge is not None or m.gt is not None]
         yield Option(
             name=field.name,
-            type=str if literals else kinds[0],
+            type=str if choices else next(k for k in kinds if k is not type(None)),
             default=field.default,
-            optional=type(None) in _members(base),
-            choices=literals,
+            optional=type(None) in kinds,
+            choices=choices,
             minimum=lows[0] if lows else None,
             help=next((m.description for m in metas if m.description), ""),
         )
@@ -89,8 +89,7 @@ def check_ranges(spec: msgspec.Struct) -> None:
     """Enforce each field's type, choices and Meta range, which msgspec itself does on decoding only. Raises ValueError."""
     for name, hint in typing.get_type_hints(type(spec), include_extras=True).items():
         value = getattr(spec, name)
-        base, metas = _unwrap(hint)
-        kinds = _members(base)
+        kinds, metas = _unwrap(hint)
         if value is None and type(None) in kinds:
             continue
         choices = _choices(kinds)
@@ -113,17 +112,17 @@ def check_ranges(spec: msgspec.Struct) -> None:
                     raise ValueError(f"{name} must be {sign} {limit:g}, got {value!r:.100}")
 
 
-def _unwrap(hint: Any) -> tuple[Any, list[Meta]]:
+def _unwrap(hint: Any) -> tuple[tuple[Any, ...], tuple[Meta, ...]]:
+    """(the types that a hint allows, all that is said about them). Limits stand beside the type that they limit, since
+    msgspec refuses them on a union."""
     if typing.get_origin(hint) is Annotated:
         base, *extras = typing.get_args(hint)
-        return base, [m for m in extras if isinstance(m, Meta)]
-    return hint, []
-
-
-def _members(hint: Any) -> tuple[Any, ...]:
+        kinds, metas = _unwrap(base)
+        return kinds, (*(m for m in extras if isinstance(m, Meta)), *metas)
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return typing.get_args(hint)
-    return (hint,)
+        parts = [_unwrap(part) for part in typing.get_args(hint)]
+        return tuple(k for kinds, _ in parts for k in kinds), tuple(m for _, metas in parts for m in metas)
+    return (hint,), ()
 
 
 def _choices(kinds: Iterable[Any]) -> tuple[Any, ...]:

@@ -40,9 +40,7 @@ class MlxAdapter:
         self._refuse_ties({name for name, _ in trainable})
         refused = sorted(name for name, array in trainable if array.dtype not in _CODES)
         if refused:
-            raise SchemaMismatch(
-                refused, advice=f"only F32, F16 and BF16 parameters are exchanged: {', '.join(refused)}"
-            )
+            raise SchemaMismatch(refused, advice=f"only F32, F16 and BF16 parameters are exchanged: {', '.join(refused)}")
         return Schema(TensorSpec(name, _CODES[array.dtype], tuple(array.shape)) for name, array in trainable)
 
     def _refuse_ties(self, trainable: set[str]) -> None:

@@ -98,18 +98,12 @@ def device(name: str) -> torch.device:
             return torch.device("cpu")
         case "mps" if not index:
             if not torch.backends.mps.is_available():
-                raise DeviceUnavailable(
-                    "device mps is absent: it needs a Mac with Apple silicon and macOS 12.3 or newer"
-                )
+                raise DeviceUnavailable("device mps is absent: it needs a Mac with Apple silicon and macOS 12.3 or newer")
             return torch.device("mps")
         case "cuda" if name in ("auto", "cuda") or (index.isascii() and index.isdigit()):
             count = torch.cuda.device_count() if torch.cuda.is_available() else 0
             if int(index or 0) >= count:
-                have = (
-                    f"PyTorch sees {count} CUDA device{'s' if count > 1 else ''}"
-                    if count
-                    else "PyTorch sees no CUDA device"
-                )
+                have = f"PyTorch sees {count} CUDA device{'s' if count > 1 else ''}" if count else "PyTorch sees no CUDA device"
                 raise DeviceUnavailable(f"device {name} is absent: {have}")
             return torch.device("cuda", int(index or 0))
     raise UsageError(f"{name!r} is no device of PyTorch: auto, cpu, mps, cuda or cuda:N")

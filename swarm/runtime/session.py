@@ -1,9 +1,9 @@
 """A learner's session: a context manager that joins before it trains, with a communication thread of its own.
 
-    with Session(adapter, mailbox=…, manifest=…, me=…) as session:
-        for _ in session:
-            loss, tokens = step()
-            session.report(loss=loss, tokens=tokens)
+with Session(adapter, mailbox=…, manifest=…, me=…) as session:
+    for _ in session:
+        loss, tokens = step()
+        session.report(loss=loss, tokens=tokens)
 """
 
 from __future__ import annotations

@@ -20,12 +20,8 @@ HELP = "import sys; sys.argv = ['swarm', '--help']; from swarm.cli import main; 
 
 def top_level_modules_loaded_by(code: str) -> set[str]:
     """Run `code` in an interpreter of its own, which ends well, and return what sys.modules then holds."""
-    report = (
-        "import atexit, json, sys; atexit.register(lambda: print(json.dumps(sorted(sys.modules)), file=sys.stderr))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", f"{report}\n{code}"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    report = "import atexit, json, sys; atexit.register(lambda: print(json.dumps(sorted(sys.modules)), file=sys.stderr))"
+    done = subprocess.run([sys.executable, "-c", f"{report}\n{code}"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return {name.partition(".")[0] for name in json.loads(done.stderr.splitlines()[-1])}
 
@@ -75,4 +71,5 @@ def test_every_import_is_a_declared_dependency() -> None:
     imported = set[str]().union(*map(imports_of, SOURCES)) - {"swarm", "tui"} - sys.stdlib_module_names
     owners = packages_distributions()
     undeclared = {name for name in imported if not declared & set(map(normal, owners.get(name, [name])))}
-    assert imported and not undeclared
+    assert imported
+    assert not undeclared

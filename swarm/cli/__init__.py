@@ -1,0 +1,117 @@
+"""The `swarm` command. A command's module is imported when that command runs, so that `swarm --help` answers at once."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+
+import click
+
+from swarm import __version__
+from swarm.core.errors import SwarmError
+
+INTERRUPTED = 130
+
+# name → (module:attribute, one line of help). The order is that of a first day with swarm.
+COMMANDS = {
+    "demo": ("demo:demo", "Train a small model here, with one learner per framework."),
+    "init": ("mailboxes:init", "Make a folder a mailbox and remember it."),
+    "tui": ("screen:tui", "Open the screen."),
+    "start": ("start:start", "Start a run, and train in it."),
+    "join": ("join:join", "Take part in a run."),
+    "leave": ("jobs:leave", "Let this machine leave a run."),
+    "stop": ("runs:stop", "End a run for everybody."),
+    "runs": ("runs:runs", "List the runs of a mailbox."),
+    "status": ("runs:status", "Show one run."),
+    "jobs": ("jobs:jobs", "List what this machine trains."),
+    "logs": ("jobs:logs", "Show a job's log."),
+    "export": ("runs:export", "Write a run's newest parameters to a file."),
+    "generate": ("runs:generate", "Let a language model of a run write."),
+    "rm": ("runs:rm", "Delete a run."),
+    "doctor": ("mailboxes:doctor", "Check this machine and a mailbox."),
+}
+
+
+class Commands(click.Group):
+    """Imports a command's module when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[name][0].partition(":")
+        command = getattr(importlib.import_module(f"swarm.cli.{module}"), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, help) for name, (_, help) in COMMANDS.items()])
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            import difflib
+
+            close = difflib.get_close_matches(args[0], COMMANDS, 1)
+            ctx.fail(f"no command {args[0]!r}" + (f": did you mean {close[0]!r}?" if close else ""))
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="swarm")
+def cli() -> None:
+    """Train one model together on the machines you own, over a shared folder.
+
+    Every command takes --mailbox DIR; else SWARM_MAILBOX counts, else the mailbox last used. Data goes to stdout,
+    everything else to stderr.
+
+    Exit codes: 0 done, 1 failed, 2 wrong usage, 3 nothing to join, 130 interrupted.
+    """
+
+
+def main() -> None:
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(argv: list[str]) -> int:
+    """The exit code of `swarm ARGV`. A person never sees a traceback: it goes to a file that the one line names."""
+    if sys.platform == "win32":
+        print("swarm: native Windows is not supported: use WSL2 (https://learn.microsoft.com/windows/wsl)", file=sys.stderr)
+        return 2
+    try:
+        result = cli.main(args=argv, prog_name="swarm", standalone_mode=False)
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except click.exceptions.Exit as leaving:
+        return leaving.exit_code
+    except click.ClickException as error:
+        error.show(sys.stderr)
+        return 2
+    except (KeyboardInterrupt, click.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; what is still buffered has nowhere to go.
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        return 0
+    except SwarmError as error:
+        print(f"swarm: {error}", file=sys.stderr)
+        return error.exit_code
+    except Exception as error:
+        print(f"swarm: {type(error).__name__}: {error} ({_note_crash()})", file=sys.stderr)
+        return 1
+
+
+def _note_crash() -> str:
+    from swarm.host.paths import state_dir
+
+    path = state_dir() / "crash.txt"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"swarm {__version__}\n{traceback.format_exc()}")
+    except OSError as error:
+        return f"no details: {path}: {error.strerror}"
+    return f"details: {path}"

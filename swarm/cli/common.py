@@ -1,0 +1,74 @@
+"""What several commands share: options, output, and running a coroutine."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+mailbox_option = click.option("--mailbox", metavar="DIR", help="The mailbox; else SWARM_MAILBOX, else the one last used.")
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line on stdout.")
+
+
+def learner_options(command: F) -> F:
+    """Options of everything that starts a worker."""
+    for option in reversed(
+        [
+            click.option("--learner-id", metavar="ID", help="Name of this learner in the run; by default the host's name."),
+            click.option(
+                "--framework",
+                type=click.Choice(["auto", "torch", "mlx"]),
+                default="auto",
+                show_default=True,
+                help="What to train with.",
+            ),
+            click.option(
+                "--device", default="auto", show_default=True, metavar="DEVICE", help="auto, cpu, mps, metal, cuda or cuda:N."
+            ),
+            click.option("--data", metavar="FILE", help="The task's data, if it is not the shipped one."),
+            click.option("--threads", type=click.IntRange(1), help="CPU threads of the framework; by default as it likes."),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+def say(text: str) -> None:
+    """Narration: to stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def put(record: Any) -> None:
+    """Data: one JSON object a line, to stdout. Infinities and NaN, which JSON has not, become null."""
+    import msgspec
+
+    sys.stdout.write(msgspec.json.encode(record).decode() + "\n")
+    sys.stdout.flush()
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Left-aligned columns, two spaces apart."""
+    lines = [list(headings), *[[plain(cell) for cell in row] for row in rows]]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(headings))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
+
+
+def plain(text: str, limit: int = 80) -> str:
+    """Text that may come from another machine: printable characters only, bounded."""
+    cleaned = "".join(c if c.isprintable() else "·" for c in text)
+    return cleaned if len(cleaned) <= limit else cleaned[: limit - 1] + "…"
+
+
+def wait_for(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine; Ctrl-C ends it at once, whatever the share does."""
+    return asyncio.run(work)
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"

@@ -1,0 +1,64 @@
+"""`swarm join`."""
+
+from __future__ import annotations
+
+import click
+
+from swarm import api
+from swarm.cli.common import json_option, learner_options, mailbox_option, plain, put, say, wait_for
+from swarm.core.errors import NothingToJoin
+from swarm.host.settings import remember_mailbox
+
+
+@click.command()
+@click.argument("run", required=False)
+@click.option("--detach", is_flag=True, help="Train in the background; `swarm jobs` shows it.")
+@learner_options
+@mailbox_option
+@json_option
+def join(
+    run: str | None,
+    detach: bool,
+    learner_id: str | None,
+    framework: str,
+    device: str,
+    data: str | None,
+    threads: int | None,
+    mailbox: str | None,
+    as_json: bool,
+) -> int:
+    """Take part in a run: RUN is a name, an id, or the start of one. Without it, in the only one that can be joined."""
+    from swarm import launcher
+    from swarm.cli.narrate import follow
+
+    location = api.mailbox_location(mailbox)
+    manifest = wait_for(_chosen(location, run))
+    remember_mailbox(location)
+    order = api.learn_order(
+        location,
+        manifest.run,
+        learner_id=learner_id,
+        framework=framework,
+        device=device,
+        data=data,
+        threads=threads,
+    )
+    if not detach:
+        return follow(order, as_json=as_json)
+    worker = launcher.start(order, foreground=False)
+    say(f"joining {plain(manifest.name)} in the background: `swarm jobs`, `swarm logs {worker.job.name} -f`, `swarm leave`")
+    if as_json:
+        put({"job": worker.job.name, "run": manifest.run, "name": manifest.name})
+    return 0
+
+
+async def _chosen(location: str, run: str | None) -> api.Manifest:
+    if run is not None:
+        return await api.find_run(location, run)
+    found = await api.joinable(location)
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise NothingToJoin(f"no run to join in {location}: `swarm start diloco` starts one")
+    names = "\n".join(f"  {plain(m.name)}  {m.run}" for m in found)
+    raise NothingToJoin(f"several runs can be joined: say which, as in `swarm join {plain(found[0].name)}`\n{names}")

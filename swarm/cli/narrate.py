@@ -1,0 +1,151 @@
+"""Follows a worker in the foreground: what it does goes to stderr, as lines, and on a terminal as a progress line too."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+from swarm import launcher
+from swarm.cli.common import number, plain, put, say
+from swarm.core.events import (
+    Building,
+    Created,
+    Ended,
+    Evaluated,
+    Failed,
+    Joined,
+    Published,
+    RoundClosed,
+    ShareBack,
+    ShareLost,
+    Stepped,
+    Trouble,
+    Waiting,
+    WorkerEvent,
+)
+from swarm.core.jobs import Learn
+
+INTERRUPTED = 130
+LOOK_S = 0.1
+
+
+class Progress:
+    """A line that is painted over, on a terminal only."""
+
+    def __init__(self) -> None:
+        self._on = sys.stderr.isatty()
+        self._shown = False
+
+    def show(self, text: str) -> None:
+        if self._on:
+            sys.stderr.write(f"\r\x1b[K{text}")
+            sys.stderr.flush()
+            self._shown = True
+
+    def clear(self) -> None:
+        if self._shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+            self._shown = False
+
+
+def follow(order: Learn, *, as_json: bool = False) -> int:
+    """Run a worker in the foreground until it ends; its exit code. Ctrl-C lets it leave cleanly, a second one ends it."""
+    worker = launcher.start(order, foreground=True)
+    progress = Progress()
+    interrupts = 0
+    failed = False
+    while True:
+        try:
+            ended = worker.process.poll() is not None
+            for event in worker.events.read():
+                failed = failed or isinstance(event, Failed)
+                if as_json:
+                    put(event)
+                tell(event, progress)
+            if ended:
+                break
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                worker.process.wait(LOOK_S)
+        except KeyboardInterrupt:
+            interrupts += 1
+            progress.clear()
+            if interrupts > 2:
+                worker.process.kill()
+            elif interrupts == 1:
+                say("leaving: a snapshot already begun is finished (Ctrl-C again: at once)")
+            worker.interrupt()
+    progress.clear()
+    code = worker.process.returncode
+    if interrupts:
+        return INTERRUPTED
+    if code != 0 and not failed:
+        say(f"swarm: the worker ended with code {code}: {plain(launcher.last_words(worker.job), 300)}")
+    if code != 0:
+        say(f"its log: {worker.job / 'log.txt'}")
+    return 1 if code < 0 else code
+
+
+def tell(event: WorkerEvent, progress: Progress, who: str = "") -> None:
+    """One event, for people. `who` names the learner where several are followed."""
+    prefix = f"{who}: " if who else ""
+    line = sentence(event)
+    if isinstance(event, Stepped):
+        loss = f"loss {number(event.loss)}  " if event.loss is not None else ""
+        step = f"step {event.step}/{event.steps_before}"
+        progress.show(f"{prefix}round {event.round}  {step}  {loss}{event.tokens_per_s:,.0f} tokens/s")
+    elif line is not None:
+        progress.clear()
+        say(f"{prefix}{line}")
+
+
+def sentence(event: WorkerEvent) -> str | None:
+    """The event in words; None for one that is not worth a line."""
+    match event:
+        case Building():
+            return f"preparing {plain(event.what)} …"
+        case Created():
+            return f"made run {plain(event.name)} ({event.run})"
+        case Joined():
+            again = f", incarnation {event.incarnation}" if event.incarnation > 1 else ""
+            return f"joined {plain(event.name)} as {event.learner}{again} on {plain(event.device)}, at round {event.round}"
+        case Waiting():
+            return f"round {event.round}: {plain(event.reason, 200)}" if event.reason.startswith("waiting") else None
+        case RoundClosed():
+            return _closed(event)
+        case Evaluated():
+            metrics = "".join(f"  {plain(k)} {v:.3f}" for k, v in event.metrics.items())
+            return f"round {event.round}: validation loss {number(event.loss, 4)}{metrics}"
+        case ShareLost():
+            return f"the mailbox does not answer ({plain(event.reason, 200)}): training goes on, and it is tried again"
+        case ShareBack():
+            return f"the mailbox is back after {event.after_s:.0f} s"
+        case Trouble():
+            return plain(event.message, 300)
+        case Ended():
+            words = {"done": "the run is done", "stopped": "the run was stopped", "left": "left the run"}
+            return f"{words.get(event.reason, event.reason)} after {event.rounds} round{'s' if event.rounds != 1 else ''}"
+        case Failed():
+            return f"swarm: {plain(event.message, 500)}"
+        case Published() | Stepped():
+            return None
+
+
+def _closed(event: RoundClosed) -> str:
+    of = f"/{event.rounds}" if event.rounds else ""
+    rejected = f"  rejected: {plain(', '.join(event.rejected), 200)}" if event.rejected else ""
+    nobody = "nobody" if not event.participants else plain(", ".join(event.participants), 200)
+    return f"round {event.round + 1}{of} closed with {nobody}  train loss {number(event.train_loss, 4)}{rejected}"
+
+
+def until(done: Callable[[], bool], timeout_s: float) -> bool:
+    """Look until `done()`, at most `timeout_s`; whether it is."""
+    started_s = time.monotonic()
+    while not done():
+        if time.monotonic() - started_s > timeout_s:
+            return False
+        time.sleep(LOOK_S)
+    return True

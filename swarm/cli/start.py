@@ -1,0 +1,138 @@
+"""`swarm start METHOD`. The options of a method derive from its spec class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from swarm import api
+from swarm.cli.common import json_option, learner_options, mailbox_option, put, say
+from swarm.core.errors import UsageError
+from swarm.core.specs import DiLoCo, options
+from swarm.host.settings import remember_mailbox
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@click.group()
+def start() -> None:
+    """Start a run, and train in it.
+
+    The worker runs in the foreground; --detach leaves it in the background, --no-join only makes the run.
+    """
+
+
+def spec_options(spec: type[DiLoCo]) -> Callable[[F], F]:
+    """A click option for every field of a spec class."""
+
+    def decorate(command: F) -> F:
+        for option in reversed(list(options(spec))):
+            kind: Any = click.Choice(option.choices, case_sensitive=False) if option.choices else option.type
+            command = click.option(
+                f"--{option.name.replace('_', '-')}",
+                option.name,
+                type=kind,
+                default=None,
+                help=option.help + ("" if option.default is None else f"  [default: {option.default}]"),
+            )(command)
+        return command
+
+    return decorate
+
+
+@start.command()
+@click.option(
+    "--task", default="charlm", show_default=True, metavar="TASK", help="What to train: charlm, mlp, or one installed."
+)
+@click.option(
+    "-o", "--option", "task_options", multiple=True, metavar="KEY=VALUE", help="An option of the task; may be repeated."
+)
+@click.option("--rounds", type=int, help="Rounds that the run has; by default it goes on until it is stopped.")
+@click.option("--name", help="Name of the run; by default the task and two words.")
+@click.option("--seed", type=click.IntRange(0), help="Seed of model and data; by default a random one.")
+@click.option(
+    "--eval-every",
+    type=click.IntRange(0),
+    default=1,
+    show_default=True,
+    help="Turns through all fragments per evaluation; 0: none.",
+)
+@click.option("--no-join", is_flag=True, help="Only make the run.")
+@click.option("--detach", is_flag=True, help="Train in the background; `swarm jobs` shows it.")
+@spec_options(DiLoCo)
+@learner_options
+@mailbox_option
+@json_option
+def diloco(
+    task: str,
+    task_options: tuple[str, ...],
+    rounds: int | None,
+    name: str | None,
+    seed: int | None,
+    eval_every: int,
+    no_join: bool,
+    detach: bool,
+    learner_id: str | None,
+    framework: str,
+    device: str,
+    data: str | None,
+    threads: int | None,
+    mailbox: str | None,
+    as_json: bool,
+    **fields: Any,
+) -> int:
+    """DiLoCo: learners train on their own and average what they learned every --sync-every steps (arXiv:2311.08105)."""
+    from swarm import launcher
+    from swarm.cli.common import wait_for
+    from swarm.cli.narrate import follow
+
+    given = {key: value for key, value in fields.items() if value is not None}
+    try:
+        algorithm = DiLoCo(**given)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    location = api.mailbox_location(mailbox)
+    create = api.new_run(
+        task=task,
+        options=parsed(task_options),
+        algorithm=algorithm,
+        rounds=rounds,
+        seed=seed,
+        name=name,
+        eval_every=eval_every,
+    )
+    wait_for(api.check_new_name(location, create.name))
+    remember_mailbox(location)
+    order = api.learn_order(
+        location,
+        create.run,
+        create=create,
+        join=not no_join,
+        learner_id=learner_id,
+        framework=framework,
+        device=device,
+        data=data,
+        threads=threads,
+    )
+    if not detach or no_join:
+        return follow(order, as_json=as_json)
+    worker = launcher.start(order, foreground=False)
+    say(
+        f"{create.name} ({create.run}) trains in the background: `swarm jobs`, `swarm logs {worker.job.name} -f`, `swarm leave`"
+    )
+    if as_json:
+        put({"job": worker.job.name, "run": create.run, "name": create.name})
+    return 0
+
+
+def parsed(pairs: tuple[str, ...]) -> dict[str, str]:
+    """KEY=VALUE pairs. Raises UsageError."""
+    found = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise UsageError(f"-o {pair!r} is not KEY=VALUE")
+        found[key.replace("-", "_")] = value
+    return found

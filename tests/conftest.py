@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def state_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A state folder and a settings file of the test's own, for this process and those it starts."""
+    folder = tmp_path / "state"
+    monkeypatch.setenv("SWARM_STATE_DIR", str(folder))
+    monkeypatch.setenv("SWARM_CONFIG", str(tmp_path / "config" / "settings.toml"))
+    monkeypatch.delenv("SWARM_MAILBOX", raising=False)
+    return folder

@@ -1,0 +1,196 @@
+"""Several learners over one memory mailbox, in virtual time: when nothing is ready, the clock jumps to the next timer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+import numpy as np
+
+from swarm.core.events import WorkerEvent
+from swarm.core.fragments import by_bytes
+from swarm.core.records import EvalRecord, LearnerRecord, Manifest, TaskRef
+from swarm.core.specs import DiLoCo
+from swarm.exchange import Exchange, create_run
+from swarm.learners.numpy import NumpyAdapter
+from swarm.mailbox.contract import Mailbox
+from swarm.mailbox.memory import MemoryMailbox, MemoryStore
+from swarm.runtime.handoff import Handoff
+from swarm.runtime.inner import InnerLoop, params_sha256
+from swarm.runtime.participant import Participant
+
+T = TypeVar("T")
+SHAPES = {"a.weight": (6, 4), "b.bias": (6,), "c.weight": (3, 6)}
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_s = 1000.0
+
+    def time(self) -> float:
+        return self.now_s
+
+    def _run_once(self) -> None:
+        if not self._ready and self._scheduled:
+            self.now_s = max(self.now_s, self._scheduled[0]._when)
+        super()._run_once()
+
+
+def virtually(main: Coroutine[Any, Any, T]) -> T:
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(main)
+
+
+def model(seed: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()}
+
+
+async def new_run(store: MemoryStore, spec: DiLoCo, *, rounds: int | None, eval_every: int = 1) -> Manifest:
+    adapter = NumpyAdapter(model(7))
+    schema = adapter.schema()
+    draft = Manifest(
+        run="testrun1",
+        name="test-run",
+        algorithm=spec,
+        task=TaskRef(name="none"),
+        tensors=tuple(schema),
+        schema_sha256=schema.digest,
+        init=(),
+        rounds=rounds,
+        eval_every=eval_every,
+    )
+    theta = adapter.snapshot()
+    plan = by_bytes(schema, spec.fragments)
+    return await create_run(MemoryMailbox(store), draft, [{n: theta[n] for n in names} for names in plan])
+
+
+class Machines:
+    """Which simulated processes run: what `gone` and `alive` are told."""
+
+    def __init__(self) -> None:
+        self.running: set[int] = set()
+        self._next_pid = 1
+
+    def start(self) -> int:
+        pid, self._next_pid = self._next_pid, self._next_pid + 1
+        self.running.add(pid)
+        return pid
+
+
+class Learner:
+    """One simulated process of a learner: its inner steps pull the parameters towards a target of its own."""
+
+    def __init__(
+        self,
+        store: MemoryStore,
+        manifest: Manifest,
+        name: str,
+        machines: Machines,
+        *,
+        step_s: float = 0.1,
+        machine: str = "",
+        wrap: Callable[[Mailbox], Mailbox] = lambda mailbox: mailbox,
+        tokens: int = 10,
+        poison: bool = False,
+        may_rename: bool = False,
+    ) -> None:
+        self.name, self.step_s, self.tokens, self.poison = name, step_s, tokens, poison
+        self.adapter = NumpyAdapter(model(1))
+        self.target = model(sum(map(ord, name)))
+        self.handoff = Handoff()
+        self.events: list[WorkerEvent] = []
+        self.machines, self.pid = machines, machines.start()
+        self.machine = machine or f"machine-{name}"
+        self.exchange = Exchange(wrap(MemoryMailbox(store)), manifest)
+        self.participant = Participant(
+            self.exchange,
+            LearnerRecord(
+                learner=name,
+                incarnation=1,
+                machine=self.machine,
+                machine_name=self.machine,
+                boot="boot",
+                pid=self.pid,
+                process=str(self.pid),
+                version="0",
+            ),
+            self.handoff,
+            schema=self.adapter.schema(),
+            gone=lambda other: other.machine == self.machine and other.pid not in machines.running,
+            alive=lambda other: other.machine == self.machine and other.pid in machines.running,
+            may_rename=may_rename,
+            emit=self.events.append,
+        )
+        self.inner: InnerLoop | None = None
+        self.steps = 0
+        self.params = ""
+        self.leaving = False
+
+    async def live(self) -> str:
+        """Train until the run ends; returns why. Cancelling this task is kill -9."""
+        try:
+            return await self._live()
+        finally:
+            self.machines.running.discard(self.pid)
+
+    async def _live(self) -> str:
+        start = await self.participant.join()
+        exchange = self.exchange
+        inner = self.inner = InnerLoop(
+            self.adapter, exchange.manifest.algorithm, plan=exchange.plan, schedule=exchange.schedule, start=start
+        )
+        following = asyncio.create_task(self.participant.run())
+        try:
+            reason = await self._train(inner, following)
+        except asyncio.CancelledError:
+            following.cancel()
+            if self.participant._beating is not None:
+                self.participant._beating.cancel()
+            raise
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        await self.participant.leave()
+        inner.take_committed()
+        self.params = params_sha256(self.adapter)
+        return reason
+
+    async def _train(self, inner: InnerLoop, following: asyncio.Task[None]) -> str:
+        while True:
+            if following.done():
+                following.result()
+            while (aligned := self.handoff.take_aligned()) is not None:
+                inner.align(aligned)
+                if aligned.evaluate is not None:
+                    self.handoff.evaluated(EvalRecord(round=aligned.evaluate, learner=self.name, loss=self.distance()))
+            if self.leaving:
+                return "left"
+            if self.handoff.ended is not None:
+                return self.handoff.ended
+            publication = inner.due(flush=self.handoff.flush)
+            if publication is not None:
+                self.handoff.publish(publication)
+            if inner.waits:
+                await asyncio.sleep(0.05)
+                continue
+            self.handoff.telemetry.phase = "train"
+            await asyncio.sleep(self.step_s)
+            self.step()
+            inner.count(tokens=self.tokens, loss=self.distance(), seconds_s=self.step_s)
+
+    def step(self) -> None:
+        theta = self.adapter.snapshot()
+        moved = {n: a + np.float32(0.05) * (self.target[n] - a) for n, a in theta.items()}
+        if self.poison:
+            moved["b.bias"] = moved["b.bias"] * np.float32("nan")
+        self.adapter.apply(moved)
+        self.steps += 1
+
+    def distance(self) -> float:
+        return float(sum(np.square(self.target[n] - a).sum() for n, a in self.adapter.snapshot().items()))
+
+
+async def together(*lives: Awaitable[str]) -> list[Any]:
+    return await asyncio.gather(*lives, return_exceptions=True)

@@ -1,0 +1,119 @@
+"""The plan, from the schema alone, and the schedule."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarm.core.fragments import Schedule, by_bytes
+from swarm.core.tensorspec import TensorSpec
+
+MLP = [
+    TensorSpec("fc1.bias", "F32", (32,)),
+    TensorSpec("fc1.weight", "F32", (32, 16)),
+    TensorSpec("fc2.bias", "F32", (4,)),
+    TensorSpec("fc2.weight", "F32", (4, 32)),
+    TensorSpec("norm.bias", "F32", (32,)),
+    TensorSpec("norm.weight", "F32", (32,)),
+]
+
+models = st.lists(
+    st.builds(
+        TensorSpec,
+        name=st.text("abc.", max_size=5),
+        dtype=st.sampled_from(["F32", "F16", "BF16"]),
+        shape=st.lists(st.integers(0, 9), max_size=3).map(tuple),
+    ),
+    min_size=1,
+    max_size=20,
+    unique_by=lambda tensor: tensor.name,
+)
+schedules = st.integers(1, 300).flatmap(lambda h: st.builds(Schedule, sync_every=st.just(h), fragments=st.integers(1, h)))
+
+
+@given(models, st.integers(1, 25))
+def test_a_plan_is_a_partition_without_empty_parts(model: list[TensorSpec], fragments: int) -> None:
+    plan = by_bytes(model, fragments)
+    assert len(plan) == min(fragments, len(model))
+    assert all(plan)
+    assert sorted(name for part in plan for name in part) == sorted(tensor.name for tensor in model)
+    assert all(list(part) == sorted(part) for part in plan)
+
+
+@given(models, st.integers(1, 25), st.randoms(use_true_random=False))
+def test_a_plan_does_not_depend_on_the_order_of_the_tensors(
+    model: list[TensorSpec], fragments: int, shuffler: random.Random
+) -> None:
+    shuffled = list(model)
+    shuffler.shuffle(shuffled)
+    assert by_bytes(shuffled, fragments) == by_bytes(iter(model), fragments)
+
+
+@given(models, st.integers(1, 25))
+def test_a_plan_is_balanced(model: list[TensorSpec], fragments: int) -> None:
+    size = {tensor.name: tensor.size_bytes for tensor in model}
+    loads = [sum(size[name] for name in part) for part in by_bytes(model, fragments)]
+    for part, load in zip(by_bytes(model, fragments), loads, strict=True):
+        # Each part was the lightest when its last and smallest tensor came.
+        assert load - min(size[name] for name in part) <= min(loads)
+    assert max(loads) <= sum(loads) / len(loads) + max(size.values())
+
+
+def test_the_largest_tensor_of_the_demo_model_stands_alone() -> None:
+    assert by_bytes(MLP, 2) == (("fc1.weight",), ("fc1.bias", "fc2.bias", "fc2.weight", "norm.bias", "norm.weight"))
+    assert by_bytes(MLP, 1) == (tuple(tensor.name for tensor in MLP),)
+    # Every learner of every version must find this one: ties by name, then the lightest part.
+    assert by_bytes(MLP, 3) == (("fc1.weight",), ("fc2.weight",), ("fc1.bias", "fc2.bias", "norm.bias", "norm.weight"))
+    assert by_bytes(MLP, 9) == tuple(
+        (name,) for name in ("fc1.weight", "fc2.weight", "fc1.bias", "norm.bias", "norm.weight", "fc2.bias")
+    )
+
+
+def test_equal_tensors_are_dealt_by_name() -> None:
+    equal = [TensorSpec(name, "F32", (2,)) for name in "dbca"]
+    assert by_bytes(equal, 2) == (("a", "c"), ("b", "d"))
+
+
+def test_empty_tensors_leave_no_part_empty() -> None:
+    empty = [TensorSpec(name, "F32", (0,)) for name in "abc"]
+    assert by_bytes(empty, 3) == (("a",), ("b",), ("c",))
+    assert by_bytes([*empty, TensorSpec("w", "F32", (8,))], 3) == (("w",), ("a", "c"), ("b",))
+
+
+def test_nothing_to_train_and_nothing_to_put_it_in_are_refused() -> None:
+    with pytest.raises(ValueError, match="without trainable parameters"):
+        by_bytes([], 1)
+    for fragments in (0, -1):
+        with pytest.raises(ValueError, match=f"fragments must be >= 1, got {fragments}"):
+            by_bytes(MLP, fragments)
+
+
+@given(schedules, st.integers(0, 10**6))
+def test_the_schedule_is_the_formula(schedule: Schedule, round: int) -> None:
+    h, p = schedule.sync_every, schedule.fragments
+    assert schedule.fragment(round) == round % p
+    assert schedule.step(round) == (round // p) * h + ((round % p) + 1) * h // p
+    assert schedule.steps_before(round) == schedule.step(round) - (schedule.step(round - 1) if round else 0)
+
+
+@given(schedules, st.integers(0, 10**6))
+def test_steps_increase_and_a_cycle_has_all_of_them(schedule: Schedule, round: int) -> None:
+    h, p = schedule.sync_every, schedule.fragments
+    assert schedule.steps_before(round) >= 1
+    assert sum(schedule.steps_before(round + i) for i in range(p)) == h
+    assert schedule.step(round + p) - schedule.step(round) == h  # one fragment is due every H steps
+    spread = {schedule.steps_before(round + i) for i in range(p)}
+    assert max(spread) - min(spread) <= 1  # evenly
+
+
+def test_a_schedule_in_figures() -> None:
+    schedule = Schedule(sync_every=100, fragments=3)
+    assert [schedule.step(round) for round in range(-1, 7)] == [0, 33, 66, 100, 133, 166, 200, 233]
+    assert [schedule.fragment(round) for round in range(6)] == [0, 1, 2, 0, 1, 2]
+
+
+@pytest.mark.parametrize(("sync_every", "fragments"), [(0, 1), (5, 0), (5, 6), (-1, -1)])
+def test_more_parts_than_steps_are_refused(sync_every: int, fragments: int) -> None:
+    with pytest.raises(ValueError, match=f"got {fragments} and {sync_every}"):
+        Schedule(sync_every=sync_every, fragments=fragments)
