@@ -21,11 +21,11 @@ class CharLMOptions(msgspec.Struct, frozen=True):
     size: Annotated[Literal["tiny", "small", "base"], Meta(description="of the model: 0.13, 0.84 or 10.8 M parameters")] = (
         "tiny"
     )
-    seq_len: Annotated[
-        int | None, Meta(ge=8, le=4096, description="bytes that the model sees at once; by default from the size")
-    ] = None
-    batch_size: Annotated[int | None, Meta(ge=1, le=4096, description="sequences per step; by default from the size")] = None
-    learning_rate: Annotated[float | None, Meta(gt=0, le=1, description="of the inner AdamW; by default from the size")] = None
+    seq_len: (
+        Annotated[int, Meta(ge=8, le=4096, description="bytes that the model sees at once; by default from the size")] | None
+    ) = None
+    batch_size: Annotated[int, Meta(ge=1, le=4096, description="sequences per step; by default from the size")] | None = None
+    learning_rate: Annotated[float, Meta(gt=0, le=1, description="of the inner AdamW; by default from the size")] | None = None
     sample_bytes: Annotated[int, Meta(ge=0, le=1000, description="length of the text written at each evaluation; 0: none")] = 64
 
     def applied(self) -> Size:
