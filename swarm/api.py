@@ -23,9 +23,11 @@ from swarm.core.errors import (
     MailboxMoved,
     MailboxUnavailable,
     NothingToJoin,
+    RunEnded,
     RunError,
     RunNotFound,
     SwarmError,
+    TaskUnknown,
     UsageError,
 )
 from swarm.core.ids import learner_id as check_learner_id
@@ -313,6 +315,14 @@ async def settled(watch: RunWatch, *, at_most_s: float | None = None) -> RunStat
         await asyncio.sleep(min(0.25, algorithm.beat_s / 4))
 
 
+async def check_joinable(location: str, manifest: Manifest) -> None:
+    """Raises RunEnded if the run was stopped or has all its rounds."""
+    now = await RunWatch(location, manifest.run, history=False).poll()
+    if now.phase in ("done", "stopped"):
+        how = "was stopped" if now.phase == "stopped" else f"has all its {now.open_round} rounds"
+        raise RunEnded(f"run {manifest.name} {how}: `swarm export`, or `swarm start` another one")
+
+
 async def joinable(location: str) -> list[Manifest]:
     """Runs that are neither done nor stopped."""
     found = []
@@ -337,7 +347,10 @@ def new_run(
     eval_every: int = 1,
 ) -> CreateRun:
     """A run to be made by a worker; its options are checked here. Raises UsageError, TaskUnknown."""
-    chosen = registry.get(task)
+    try:
+        chosen = registry.get(task)
+    except TaskUnknown as error:
+        raise UsageError(str(error)) from None
     random = secrets.SystemRandom()
     if rounds is not None and rounds < 1:
         raise UsageError(f"rounds must be >= 1, got {rounds}")
@@ -365,6 +378,7 @@ def learn_order(
     mailbox: str,
     run: str,
     *,
+    run_name: str = "",
     create: CreateRun | None = None,
     join: bool = True,
     learner_id: str | None = None,
@@ -377,6 +391,7 @@ def learn_order(
     return Learn(
         mailbox=mailbox,
         run=run,
+        run_name=create.name if create else run_name,
         create=create,
         join=join,
         learner=check_learner_id(learner_id) if learner_id else learner_id_from_host(machine_name()),
