@@ -407,13 +407,16 @@ def start_join(
     mailbox: str,
     run: str,
     *,
+    run_name: str = "",
     learner_id: str | None = None,
     framework: str = "auto",
     device: str = "auto",
     data: str | None = None,
 ) -> Job:
     """Start a detached worker that joins `run` and return at once; the job's state tells how it goes on."""
-    order = learn_order(mailbox, run, learner_id=learner_id, framework=framework, device=device, data=data)
+    order = learn_order(
+        mailbox, run, run_name=run_name, learner_id=learner_id, framework=framework, device=device, data=data
+    )
     return launcher.job(launcher.start(order, foreground=False).job.name)
 
 
