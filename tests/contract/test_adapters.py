@@ -223,7 +223,7 @@ def test_the_callers_arrays_are_its_own_afterwards(framework: Framework, code: s
 
 
 def test_any_memory_layout_may_be_applied(framework: Framework, code: str) -> None:
-    """Read-only views into a payload, misaligned ones, strided ones."""
+    """Read-only views into a payload, misaligned ones, strided ones, backward ones."""
     adapter = adapter_for(framework.mlp(code))
     new = values(adapter.schema())
     want = {name: array.tobytes() for name, array in new.items()}
@@ -232,9 +232,10 @@ def test_any_memory_layout_may_be_applied(framework: Framework, code: str) -> No
     assert any(not array.flags.aligned for array in views.values())
     adapter.apply(views)
     assert held(adapter) == want
-    adapter.apply({name: np.zeros_like(array) for name, array in new.items()})
-    adapter.apply({name: np.asfortranarray(array) for name, array in new.items()})
-    assert held(adapter) == want
+    for strided in (np.asfortranarray, lambda array: np.flip(np.flip(array).copy())):
+        adapter.apply({name: np.zeros_like(array) for name, array in new.items()})
+        adapter.apply({name: strided(array) for name, array in new.items()})
+        assert held(adapter) == want
 
 
 @pytest.mark.parametrize(

@@ -150,8 +150,8 @@ def test_a_mean_of_equals_is_that_value_to_the_last_bits(case: Any, count: int) 
     out = np.empty_like(values)
     weighted_mean([values] * count, [3.0] * count, out)
     np.testing.assert_allclose(out, values, rtol=count * 2.0**-23, atol=count * 1e-44)
-    if count in (1, 2, 4, 8, 16, 32):  # weights that fp32 holds exactly
-        np.testing.assert_allclose(out, values, rtol=0, atol=count * 1e-44)
+    if count == 1:
+        np.testing.assert_array_equal(out, values)
 
 
 @given(weight_lists, st.randoms())

@@ -230,6 +230,7 @@ def test_the_header_alone_is_enough_to_parse() -> None:
         (blob({"w": entry()}, bytes(5)), "HeaderGap"),
         (blob({}, bytes(1)), "HeaderGap"),
     ],
+    ids=lambda value: value if isinstance(value, str) else f"{len(value)}-bytes",
 )
 def test_every_broken_rule_has_its_error(data: bytes, error: str) -> None:
     with pytest.raises(HeaderError) as caught:
