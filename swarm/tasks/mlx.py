@@ -20,12 +20,15 @@ from swarm.tasks.net import Array
 M = TypeVar("M", bound=nn.Module)
 
 
-def untouched(model: Callable[[], M]) -> M:
+def untouched(model: Callable[[], M], device: mx.Device) -> M:
     """The model as MLX initialises it, with MLX's global random state left as it was."""
     state: Any = mx.random.state
     high, low = (int(word) for word in np.array(state[0]))
     try:
-        return model()
+        with mx.stream(device):
+            made = model()
+            mx.eval(made.state)
+        return made
     finally:
         mx.random.seed(high << 32 | low)  # which sets the state to these two words
 
@@ -33,8 +36,8 @@ def untouched(model: Callable[[], M]) -> M:
 class MlxNet:
     """A Net (net.py). `loss(outputs, y)` is a batch's mean; gradients longer than `max_norm` are scaled down to it.
 
-    On a GPU the step is compiled into fewer kernels. On the CPU that would need a C++ compiler and seconds, for a step
-    whose time goes into matrix products. `compiled` overrides this choice.
+    On a GPU the step is compiled into fewer kernels. On the CPU that would take a C++ compiler and up to minutes, and gain
+    nothing: the time goes into matrix products. `compiled` overrides this choice.
     """
 
     def __init__(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -10,7 +11,7 @@ import msgspec
 from msgspec import inspect
 
 from swarm.core.errors import UsageError
-from swarm.core.specs import check_ranges
+from swarm.core.specs import check_ranges, options
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -21,21 +22,23 @@ def parse(spec: type[T], given: Mapping[str, Any], *, task: str) -> T:
     info = inspect.type_info(spec)
     assert isinstance(info, inspect.StructType)
     kinds = {field.name: field.type for field in info.fields}
+    choices = {option.name: option.choices for option in options(spec)}
+    hints = typing.get_type_hints(spec, include_extras=True)
     values: dict[str, Any] = {}
     for name, value in given.items():
         if name not in kinds:
             raise UsageError(_unknown(name, kinds, task))
         try:
-            # By itself, so that the error can name the option; within the struct, so that its range holds.
-            values[name] = getattr(msgspec.convert({name: value}, spec, strict=False), name)
+            # Each by itself, so that the error can say what this one may be.
+            values[name] = msgspec.convert(value.strip() if isinstance(value, str) else value, hints[name], strict=False)
             _check_finite(values[name])
         except (msgspec.ValidationError, ValueError) as error:
-            wanted = " or ".join(_wanted(kinds[name]))
+            wanted = f"one of {', '.join(choices[name])}" if choices[name] else " or ".join(_wanted(kinds[name]))
             raise UsageError(f"{task}: {name} must be {wanted}, got {_shown(value)}") from error
     try:
         made = spec(**values)
         check_ranges(made)
-    except ValueError as error:
+    except (TypeError, ValueError) as error:  # one is missing, or two do not go together
         raise UsageError(f"{task}: {error}") from error
     return made
 
@@ -54,17 +57,17 @@ def _check_finite(value: Any) -> None:
 def _wanted(kind: inspect.Type) -> Iterable[str]:
     """What a value may be, in words."""
     match kind:
+        case inspect.Metadata():
+            yield from _wanted(kind.type)
         case inspect.UnionType():
             for member in kind.types:
                 yield from _wanted(member)
-        case inspect.LiteralType():
-            yield " or ".join(map(str, kind.values))
         case inspect.NoneType():
             return  # the default of an option that may be left out: nobody types it
         case inspect.IntType() | inspect.FloatType():
             word = "a whole number" if isinstance(kind, inspect.IntType) else "a number"
-            limits = (("≥", kind.ge), (">", kind.gt), ("≤", kind.le), ("<", kind.lt))
-            yield " and ".join([word, *(f"{sign} {limit:g}" for sign, limit in limits if limit is not None)])
+            limits = ((">=", kind.ge), (">", kind.gt), ("<=", kind.le), ("<", kind.lt))
+            yield f"{word} {' and '.join(f'{sign} {limit}' for sign, limit in limits if limit is not None)}".strip()
         case inspect.BoolType():
             yield "true or false"
         case _:

@@ -22,11 +22,6 @@ def empty(model: Callable[[], M], device: torch.device) -> M:
     return made.to_empty(device=device)
 
 
-def fused(device: torch.device) -> bool:
-    """Whether Adam runs as one kernel there: on the CPU, half of a small model's step would be its Python loop."""
-    return device.type in ("cpu", "cuda")
-
-
 class TorchNet:
     """A Net (net.py). `loss(outputs, y)` is a batch's mean; gradients longer than `max_norm` are scaled down to it."""
 

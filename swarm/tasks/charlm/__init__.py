@@ -18,7 +18,7 @@ from swarm.tasks.options import parse
 
 
 class CharLMOptions(msgspec.Struct, frozen=True):
-    size: Annotated[Literal["tiny", "small", "base"], Meta(description="of the model: 0.13, 0.84 or 10.8 M parameters")] = (
+    size: Annotated[Literal["tiny", "small", "base"], Meta(description="of the model: 0.12, 0.84 or 10.8 M parameters")] = (
         "tiny"
     )
     seq_len: (

@@ -81,7 +81,7 @@ def net(size: Size, device: str) -> MlxNet:
     """The model, its parameters not yet set to the run's."""
     where = find_device(device)
     optimizer = DecayMatrices(size.learning_rate, betas=list(ADAMW_BETAS), weight_decay=WEIGHT_DECAY, bias_correction=True)
-    return MlxNet(untouched(lambda: GPT(size)), optimizer, _loss, device=where, max_norm=MAX_NORM)
+    return MlxNet(untouched(lambda: GPT(size), where), optimizer, _loss, device=where, max_norm=MAX_NORM)
 
 
 def _loss(logits: mx.array, tokens: mx.array) -> mx.array:

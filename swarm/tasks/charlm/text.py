@@ -12,9 +12,9 @@ MAX_TEXT_BYTES = 4 << 30  # it is held in memory
 _SHIPPED = "kjv.txt"
 
 
-def shipped() -> Path:
-    """The text that comes with swarm: in an installed package or in the source tree. Raises DataMissing."""
-    package = Path(__file__).parent
+def shipped(package: Path = Path(__file__).parent) -> Path:
+    """The text that comes with swarm: inside the installed `package`, or beside it in the source tree. Raises
+    DataMissing."""
     places = (package / "text" / _SHIPPED, package.parents[2] / "assets" / "text" / _SHIPPED)
     for path in places:
         if path.is_file():

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from swarm.learners.torch import device as find_device
 from swarm.tasks.charlm.sizes import ADAMW_BETAS, MAX_NORM, WEIGHT_DECAY, Size
-from swarm.tasks.torch import TorchNet, empty, fused
+from swarm.tasks.torch import TorchNet, empty
 
 
 class Attention(nn.Module):
@@ -78,7 +78,6 @@ def net(size: Size, device: str) -> TorchNet:
         [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": vectors, "weight_decay": 0.0}],
         lr=size.learning_rate,
         betas=ADAMW_BETAS,
-        fused=fused(where),
     )
     return TorchNet(model, optimizer, _loss, device=where, max_norm=MAX_NORM)
 

@@ -29,4 +29,4 @@ def net(device: str, *, learning_rate: float) -> MlxNet:
     where = find_device(device)
     # MLX leaves the bias correction out unless told otherwise; PyTorch always has it.
     optimizer = optim.Adam(learning_rate, bias_correction=True)
-    return MlxNet(untouched(MLP), optimizer, nn.losses.mse_loss, device=where)
+    return MlxNet(untouched(MLP, where), optimizer, nn.losses.mse_loss, device=where)

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from swarm.learners.torch import device as find_device
 from swarm.tasks.mlp.trainable import HIDDEN, INPUTS, OUTPUTS
-from swarm.tasks.torch import TorchNet, empty, fused
+from swarm.tasks.torch import TorchNet, empty
 
 
 class MLP(nn.Module):
@@ -29,5 +29,5 @@ def net(device: str, *, learning_rate: float) -> TorchNet:
     """The net, its parameters not yet set."""
     where = find_device(device)
     model = empty(MLP, where)
-    optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate, fused=fused(where))
+    optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
     return TorchNet(model, optimizer, F.mse_loss, device=where)
