@@ -1,0 +1,83 @@
+"""The tasks that are installed here: the built-in ones, and those that other packages announce.
+
+A package announces a task by an entry point of the group `swarm.tasks`, named as the task, that leads to an object of
+the shape of `contract.Task`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+
+from swarm.core.errors import TaskUnknown
+from swarm.tasks.contract import Task
+
+GROUP = "swarm.tasks"
+
+# As text: nothing is imported before it is asked for.
+_BUILT_IN = {"charlm": "swarm.tasks.charlm", "mlp": "swarm.tasks.mlp"}
+_NEEDED = ("summary", "frameworks", "spec", "options", "data", "build")
+
+
+def names() -> tuple[str, ...]:
+    """The tasks that can be used here, sorted."""
+    found, _ = _announced()
+    return tuple(sorted({*_BUILT_IN, *found}))
+
+
+def broken() -> dict[str, str]:
+    """Announced tasks that cannot be used, with the reason."""
+    return _announced()[1]
+
+
+def get(name: str) -> Task:
+    """Raises TaskUnknown, which names the installed ones."""
+    if name in _BUILT_IN:
+        task: Task = import_module(_BUILT_IN[name]).TASK
+        return task
+    found, reasons = _announced()
+    if name in found:
+        return found[name]
+    if name in reasons:
+        raise TaskUnknown(f"task {name!r} is installed here, but broken: {reasons[name]}")
+    installed = sorted({*_BUILT_IN, *found})
+    close = difflib.get_close_matches(name, installed, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    raise TaskUnknown(f"no task {name!r} is installed here; {hint}installed: {', '.join(installed)}")
+
+
+def _announced() -> tuple[dict[str, Task], dict[str, str]]:
+    """Those of other packages, and why some of them cannot be used.
+
+    Read anew each time: loaded modules are Python's to cache, and a package may be installed while a screen is open.
+    """
+    found: dict[str, Task] = {}
+    reasons: dict[str, str] = {}
+    for point in sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value)):
+        reason = "; ".join(_refusals(point, found))
+        if reason:
+            reasons.setdefault(point.name, reason)
+    return found, reasons
+
+
+def _refusals(point: EntryPoint, found: dict[str, Task]) -> Iterator[str]:
+    """Put a usable task into `found`; otherwise yield what is wrong with it."""
+    if point.name in _BUILT_IN:
+        yield f"{point.value} takes the name of a built-in task"
+        return
+    if point.name in found:
+        return  # the same package seen twice on the path, or a second one: the first keeps the name
+    try:
+        task = point.load()
+    except Exception as error:  # another package's code: whatever it raises must not take the list down
+        yield f"{point.value}: {type(error).__name__}: {error}"
+        return
+    missing = [attribute for attribute in _NEEDED if not hasattr(task, attribute)]
+    if missing:
+        yield f"{point.value} is no task: it lacks {', '.join(missing)}"
+    elif getattr(task, "name", None) != point.name:
+        yield f"{point.value} calls itself {getattr(task, 'name', None)!r}"
+    else:
+        found[point.name] = task
