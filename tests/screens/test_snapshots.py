@@ -25,9 +25,9 @@ def same_colours_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def home_of(fixed: SimpleNamespace, name: str) -> Any:
-    if name == "no mailbox":
+    if name == "no-mailbox":
         return fixed.home_shown(fixed.api.Home())
-    if name == "no run":
+    if name == "no-run":
         return fixed.home_shown(fixed.home())
     if name == "problem":
         remedy = "is the share mounted? `swarm init /mnt/share/swarm` makes a mailbox there"
@@ -54,13 +54,13 @@ def run_of(fixed: SimpleNamespace, name: str) -> Any:
             return fixed.run_shown(state, job=fixed.job(), round_since_s=state.polled_at_s - 41.0)
 
 
-@pytest.mark.parametrize("size", SIZES, ids=str)
-@pytest.mark.parametrize("name", ["no mailbox", "no run", "busy", "problem"])
+@pytest.mark.parametrize("size", SIZES, ids=["120x36", "80x24"])
+@pytest.mark.parametrize("name", ["no-mailbox", "no-run", "busy", "problem"])
 def test_home(fixed: SimpleNamespace, snap_compare: Callable[..., bool], name: str, size: tuple[int, int]) -> None:
     assert snap_compare(fixed.app_over(home_of(fixed, name)), terminal_size=size)
 
 
-@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("size", SIZES, ids=["120x36", "80x24"])
 @pytest.mark.parametrize("name", ["running", "waiting", "silent", "lost", "done"])
 def test_run(fixed: SimpleNamespace, snap_compare: Callable[..., bool], name: str, size: tuple[int, int]) -> None:
     app = fixed.app_over(home_of(fixed, "busy"), run_of(fixed, name))
