@@ -228,8 +228,9 @@ class FolderFiles(FolderReader):
                 os.chmod(path, mode | wanted)
 
     def _lost_folder(self, error: OSError) -> None:
-        if error.errno in (errno.ENOENT, errno.ESTALE):  # pruned by another machine: make it again
-            self._made.clear()
+        if error.errno in (errno.ENOENT, errno.ESTALE):
+            self.guard()  # the share may be gone
+            self._made.clear()  # else a folder was pruned by another machine: make it again
 
     def _delete(self, key: str) -> None:
         attempt = self._delete_record if key.endswith(f"/{RECORD}") else self._delete_object
