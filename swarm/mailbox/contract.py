@@ -77,6 +77,13 @@ class Mailbox(Protocol):
         """
         ...
 
+    async def names(self, prefix: str) -> Sequence[str]:
+        """The next components of the keys that start with `prefix`, in byte order: one cheap call however much lies below.
+
+        A hint: what a name stands for may be incomplete, or deleted by now. Foreign names are left out.
+        """
+        ...
+
     async def delete(self, keys: Sequence[str]) -> None:
         """Remove objects: out of sight on return; idempotent. Deleting an exclusive key lets it be won again."""
         ...
@@ -86,6 +93,10 @@ class Mailbox(Protocol):
 
         Returns how many.
         """
+        ...
+
+    def outstanding_s(self) -> float:
+        """For how long the oldest call under way has made no progress, in seconds; 0 if none is under way."""
         ...
 
     async def close(self) -> None:

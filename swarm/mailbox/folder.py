@@ -60,6 +60,9 @@ class FolderMailbox:
     async def list(self, prefix: str, after: str = "") -> list[str]:
         return await self._threads.run(self._files.list, check_prefix(prefix), after)
 
+    async def names(self, prefix: str) -> Sequence[str]:
+        return await self._threads.run(self._files.names, check_prefix(prefix))
+
     async def delete(self, keys: Sequence[str]) -> None:
         await self._threads.run(self._files.delete, [check_delete_key(key) for key in keys])
 

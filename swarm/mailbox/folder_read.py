@@ -92,6 +92,17 @@ class FolderReader:
                         waiting.append(f"{key}/")
         return sorted(key for key in keys if key > after and (key.startswith(f"{RUNS}/") or key == MARKER))
 
+    def names(self, prefix: str) -> Sequence[str]:
+        folder = prefix.rstrip("/")
+        if folder and not prefix.startswith((f"{RUNS}/", "mailbox/")):
+            return []
+        with foreign(self.root):
+            self.guard()
+            if not self.patiently(partial(self._present, folder)):
+                return []
+            found = self.patiently(partial(self._scan, folder))
+            return sorted(name for name in found if folder or name in (RUNS, "mailbox"))
+
     def guard(self) -> None:
         """Raise MailboxMoved unless the mailbox is still the one that was opened. Costs one stat."""
 

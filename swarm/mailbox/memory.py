@@ -86,6 +86,13 @@ class MemoryMailbox:
         await asyncio.sleep(0)
         return keys
 
+    async def names(self, prefix: str) -> Sequence[str]:
+        check_prefix(prefix)
+        await asyncio.sleep(0)
+        found = {key[len(prefix) :].split("/", 1)[0] for key in self.store.objects if key.startswith(prefix)}
+        await asyncio.sleep(0)
+        return sorted(found)
+
     async def delete(self, keys: Sequence[str]) -> None:
         keys = [check_delete_key(key) for key in keys]
         await asyncio.sleep(0)
