@@ -213,7 +213,7 @@ class FolderReader:
                 if folder == RUNS:
                     raise MailboxMoved(f"{self.root}: no folder {RUNS}/ there: is the share mounted?") from error
             else:
-                self._names.remember(folder, names)
+                self._names.listed(folder, names)
                 return names
         self._names.forget_above(f"{folder}/")
         return {}

@@ -60,6 +60,8 @@ class FolderFiles(FolderReader):
             with self._staged() as staged:
                 self.stage_record(staged, record)
                 won = self.patiently(partial(self._publish_record, staged, folder, record))
+            self._names.written(folder)
+            self._names.written(key)
             if won:
                 _sync_folder(self.path(os.path.dirname(folder)))
         return won
@@ -72,6 +74,7 @@ class FolderFiles(FolderReader):
             name = check_put_key(key() if callable(key) else key)
             with foreign(self.root):
                 self.patiently(partial(self._publish_object, staged, name, size))
+                self._names.written(name)
                 _sync_folder(self.path(os.path.dirname(name)))
         return name
 

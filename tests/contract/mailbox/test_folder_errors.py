@@ -290,6 +290,35 @@ def test_a_listing_that_gives_names_twice_gives_keys_once(folder, faults, monkey
     assert subject.list("", "") == ["mailbox/record.json", BLOB, RECORD]
 
 
+def test_a_late_listing_does_not_hide_what_this_machine_wrote(folder, faults, monkeypatch):
+    root = make(folder)
+    subject, witness = files(root), files(root)
+    real = os.scandir
+    late = {path: list(real(path)) for path in (f"{root}/runs", root)}
+
+    class Late:
+        def __init__(self, path):
+            self.path = path
+
+        def __enter__(self):
+            return iter(late.get(self.path, []))
+
+        def __exit__(self, *_):
+            pass
+
+    monkeypatch.setattr(faults, "scandir", Late, raising=False)
+    subject.create(RECORD, b"mine")
+    subject.put(BLOB, blob())
+    assert subject.read(RECORD) == b"mine"
+    assert subject.read(BLOB) == b"whole"
+    assert witness.read(RECORD) is None
+    assert witness.create(RECORD, b"theirs") is False
+    assert witness.read(RECORD) == b"mine"
+    subject.delete([RECORD, BLOB])
+    assert subject.read(RECORD) is None
+    assert subject.read(BLOB) is None
+
+
 @pytest.mark.parametrize("short", [1, 3])
 def test_reads_and_writes_that_the_system_cuts_short_are_whole(folder, faults, monkeypatch, short):
     root = make(folder)
