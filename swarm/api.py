@@ -23,9 +23,11 @@ from swarm.core.errors import (
     MailboxMoved,
     MailboxUnavailable,
     NothingToJoin,
+    RunEnded,
     RunError,
     RunNotFound,
     SwarmError,
+    TaskUnknown,
     UsageError,
 )
 from swarm.core.ids import learner_id as check_learner_id
@@ -113,6 +115,7 @@ class RunWatch:
         self._mailbox: Mailbox | None = None
         self._tape: Tape | None = None
         self._polling: asyncio.Task[None] | None = None
+        self._snapshots: dict[str, Snapshot | None] = {}  # of the open round, by key
         self.state = RunState(run=run)
 
     async def poll(self) -> RunState:
@@ -158,8 +161,8 @@ class RunWatch:
         controls = await tape.controls(self.state.controls)
         for n, control in enumerate(controls[len(self.state.controls) :], len(self.state.controls) + 1):
             self._apply(state.ControlRead(n, control))
-        snapshots = await tape.snapshots(self.state.open_round, {})
-        for snapshot in snapshots.values():
+        self._snapshots = await tape.snapshots(self.state.open_round, self._snapshots)
+        for snapshot in self._snapshots.values():
             if snapshot is not None:
                 self._apply(state.SnapshotRead(snapshot))
         if self._history:
@@ -312,6 +315,14 @@ async def settled(watch: RunWatch, *, at_most_s: float | None = None) -> RunStat
         await asyncio.sleep(min(0.25, algorithm.beat_s / 4))
 
 
+async def check_joinable(location: str, manifest: Manifest) -> None:
+    """Raises RunEnded if the run was stopped or has all its rounds."""
+    now = await RunWatch(location, manifest.run, history=False).poll()
+    if now.phase in ("done", "stopped"):
+        how = "was stopped" if now.phase == "stopped" else f"has all its {now.open_round} rounds"
+        raise RunEnded(f"run {manifest.name} {how}: `swarm export`, or `swarm start` another one")
+
+
 async def joinable(location: str) -> list[Manifest]:
     """Runs that are neither done nor stopped."""
     found = []
@@ -336,7 +347,10 @@ def new_run(
     eval_every: int = 1,
 ) -> CreateRun:
     """A run to be made by a worker; its options are checked here. Raises UsageError, TaskUnknown."""
-    chosen = registry.get(task)
+    try:
+        chosen = registry.get(task)
+    except TaskUnknown as error:
+        raise UsageError(str(error)) from None
     random = secrets.SystemRandom()
     if rounds is not None and rounds < 1:
         raise UsageError(f"rounds must be >= 1, got {rounds}")
@@ -364,6 +378,7 @@ def learn_order(
     mailbox: str,
     run: str,
     *,
+    run_name: str = "",
     create: CreateRun | None = None,
     join: bool = True,
     learner_id: str | None = None,
@@ -376,6 +391,7 @@ def learn_order(
     return Learn(
         mailbox=mailbox,
         run=run,
+        run_name=create.name if create else run_name,
         create=create,
         join=join,
         learner=check_learner_id(learner_id) if learner_id else learner_id_from_host(machine_name()),
@@ -391,13 +407,16 @@ def start_join(
     mailbox: str,
     run: str,
     *,
+    run_name: str = "",
     learner_id: str | None = None,
     framework: str = "auto",
     device: str = "auto",
     data: str | None = None,
 ) -> Job:
     """Start a detached worker that joins `run` and return at once; the job's state tells how it goes on."""
-    order = learn_order(mailbox, run, learner_id=learner_id, framework=framework, device=device, data=data)
+    order = learn_order(
+        mailbox, run, run_name=run_name, learner_id=learner_id, framework=framework, device=device, data=data
+    )
     return launcher.job(launcher.start(order, foreground=False).job.name)
 
 

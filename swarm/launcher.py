@@ -161,7 +161,7 @@ def _job(folder: Path, order: Learn) -> Job:
     joined: Joined | None = None
     ended: Ended | None = None
     failed: Failed | None = None
-    name = order.create.name if order.create else ""
+    name = order.run_name
     for event in EventTail(folder / "events.jsonl").read():
         match event:
             case Created():

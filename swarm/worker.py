@@ -92,7 +92,7 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
             return 0
     if trainable is None:
         emit(Building(what=f"{manifest.task.name} for run {manifest.name}"))
-        trainable = _build(manifest, order, emit)
+        trainable = _build(manifest.task, manifest.seed, order)
     record = LearnerRecord(
         learner=order.learner,
         incarnation=1,
@@ -137,42 +137,41 @@ def _create(order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emi
 
     task = registry.get(create.task)
     data = tuple(task.data(Path(order.data) if order.data else None))
-    draft = Manifest(
+    named = TaskRef(name=create.task, options=create.options, data=data)
+    emit(Building(what=f"{create.task} for a new run"))
+    trainable = _build(named, create.seed, order)
+    schema = trainable.adapter.schema()
+    manifest = Manifest(
         run=create.run,
         name=create.name,
         algorithm=create.algorithm,
-        task=TaskRef(name=create.task, options=create.options, data=data),
-        tensors=(),
-        schema_sha256="",
+        task=named,
+        tensors=tuple(schema),
+        schema_sha256=schema.digest,
         init=(),
         rounds=create.rounds,
         seed=create.seed,
         eval_every=create.eval_every,
         created_by=me.machine_name,
     )
-    emit(Building(what=f"{create.task} for a new run"))
-    trainable = _build(draft, order, emit)
-    schema = trainable.adapter.schema()
-    plan = by_bytes(schema, create.algorithm.fragments)
     theta = trainable.adapter.snapshot()
-    manifest = msgspec.structs.replace(draft, tensors=tuple(schema), schema_sha256=schema.digest)
-    init = [{name: theta[name] for name in names} for names in plan]
+    init = [{name: theta[name] for name in names} for names in by_bytes(schema, create.algorithm.fragments)]
     return asyncio.run(create_run(mailbox, manifest, init)), trainable
 
 
-def _build(manifest: Manifest, order: Learn | Generate, emit: Callable[[WorkerEvent], None] | None = None) -> Trainable:
+def _build(named: TaskRef, seed: int, order: Learn | Generate) -> Trainable:
     from swarm.learners.devices import resolve
     from swarm.tasks import registry
 
-    task = registry.get(manifest.task.name)
+    task = registry.get(named.name)
     framework, device = resolve(order.framework, order.device, task.frameworks)
     return task.build(
         framework=framework,
         device=device,
-        options=manifest.task.options,
-        data=list(manifest.task.data),
+        options=named.options,
+        data=list(named.data),
         data_path=Path(order.data) if order.data else None,
-        seed=manifest.seed,
+        seed=seed,
     )
 
 
@@ -201,7 +200,7 @@ def export(order: Export) -> int:
 
 def generate(order: Generate) -> int:
     manifest, theta = asyncio.run(_newest(order.mailbox, order.run))
-    trainable = _build(manifest, order)
+    trainable = _build(manifest.task, manifest.seed, order)
     write = getattr(trainable, "generate", None)
     if write is None:
         raise UsageError(f"task {manifest.task.name} of run {manifest.name} writes no text")

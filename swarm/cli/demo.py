@@ -127,7 +127,7 @@ class _Demo:
                     case Trouble():
                         say(f"{learner}: {plain(event.message, 300)}")
                     case Stepped():
-                        self.progress.show(f"{learner}: round {event.round + 1}, step {event.step}/{event.steps_before}")
+                        self.progress.show(f"{learner}: round {event.round}, step {event.step}/{event.steps_before}")
                     case Failed():
                         raise WorkerFailed(f"{learner}: {event.message}")
                     case _:

@@ -37,6 +37,7 @@ def join(
     order = api.learn_order(
         location,
         manifest.run,
+        run_name=manifest.name,
         learner_id=learner_id,
         framework=framework,
         device=device,
@@ -54,7 +55,9 @@ def join(
 
 async def _chosen(location: str, run: str | None) -> api.Manifest:
     if run is not None:
-        return await api.find_run(location, run)
+        manifest = await api.find_run(location, run)
+        await api.check_joinable(location, manifest)
+        return manifest
     found = await api.joinable(location)
     if len(found) == 1:
         return found[0]

@@ -135,10 +135,10 @@ def sentence(event: WorkerEvent) -> str | None:
 
 
 def _closed(event: RoundClosed) -> str:
-    of = f"/{event.rounds}" if event.rounds else ""
+    of = f" ({event.round + 1} of {event.rounds})" if event.rounds else ""
     rejected = f"  rejected: {plain(', '.join(event.rejected), 200)}" if event.rejected else ""
     nobody = "nobody" if not event.participants else plain(", ".join(event.participants), 200)
-    return f"round {event.round + 1}{of} closed with {nobody}  train loss {number(event.train_loss, 4)}{rejected}"
+    return f"round {event.round} closed{of} with {nobody}  train loss {number(event.train_loss, 4)}{rejected}"
 
 
 def until(done: Callable[[], bool], timeout_s: float) -> bool:

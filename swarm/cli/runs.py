@@ -255,4 +255,4 @@ def _round_line(state: api.RunState, record: api.RoundRecord) -> str:
     val = next((e.loss for e in state.evals if e.round == record.round), None)
     rejected = "".join(f"  {plain(r.learner)} {r.reason}" for r in record.rejected)
     who = ", ".join(plain(p.learner) for p in record.participants) or "nobody"
-    return f"round {record.round + 1}: {who}  train {number(api.train_loss(record))}  val {number(val)}{rejected}"
+    return f"round {record.round}: {who}  train {number(api.train_loss(record))}  val {number(val)}{rejected}"

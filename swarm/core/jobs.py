@@ -27,6 +27,7 @@ class Learn(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     mailbox: str
     run: str
+    run_name: str = ""
     create: CreateRun | None = None
     join: bool = True  # False: only make the run
     learner: str

@@ -373,6 +373,6 @@ def body_sha256(data: bytes) -> str:
 
 
 def as_json(record: msgspec.Struct) -> dict[str, Any]:
-    """A record as plain dicts and lists."""
-    built: dict[str, Any] = msgspec.to_builtins(record)
+    """A record as plain dicts and lists, as a JSON reader sees it."""
+    built: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(record))
     return built

@@ -85,6 +85,13 @@ def options(spec: type[msgspec.Struct]) -> Iterator[Option]:
         )
 
 
+def differences(here: msgspec.Struct, there: msgspec.Struct) -> list[str]:
+    """Fields of two specs of one class that differ, in words."""
+    names = [field.name for field in msgspec.structs.fields(here)]
+    pairs = [(name, getattr(here, name), getattr(there, name)) for name in names]
+    return [f"{name} is {mine} here, {theirs} in the run" for name, mine, theirs in pairs if mine != theirs]
+
+
 def check_ranges(spec: msgspec.Struct) -> None:
     """Enforce each field's type, choices and Meta range, which msgspec itself does on decoding only. Raises ValueError."""
     for name, hint in typing.get_type_hints(type(spec), include_extras=True).items():

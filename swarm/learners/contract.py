@@ -13,22 +13,28 @@ if TYPE_CHECKING:
 
 
 class Adapter(Protocol):
+    """Bytes go through unchanged, NaN payloads and subnormals included: nothing is cast here, so equal values are equal
+    bytes in every framework. Call it from the thread that trains the model, between two steps."""
+
     framework: str
     """'numpy', 'torch' or 'mlx': for people; the protocol never reads it."""
 
     def schema(self) -> Schema:
-        """Every trainable parameter. Raises SchemaMismatch for what cannot be exchanged (dtype, identity tie)."""
+        """Every trainable parameter, a tied one once. Raises SchemaMismatch for what cannot be exchanged: a dtype
+        that is not F32, F16 or BF16, an identity tie in MLX, a parameter without a shape yet."""
         ...
 
     def snapshot(self) -> Mapping[str, NDArray[np.generic]]:
         """Host views of all parameters by name, C-contiguous, in the schema's dtypes (BF16 as ml_dtypes.bfloat16).
 
-        Zero copy on the CPU and on unified memory, one copy from a separate device. Read-only, and valid only until
-        the next training step or apply.
+        Zero copy on the CPU and on unified memory, one copy from a separate device and of a parameter that is strided.
+        Read-only, and valid only until the next training step or apply: whoever keeps values copies them. Call `schema`
+        first: what it refuses is not checked here.
         """
         ...
 
     def apply(self, tensors: Mapping[str, NDArray[Any]]) -> None:
         """Set the named parameters, which may be some of them. Raises SchemaMismatch for an unknown name, a wrong shape
-        or a wrong dtype before anything is changed. The arrays may be reused by the caller afterwards."""
+        or a wrong dtype, and for a model that `schema` refuses, before anything is changed. The arrays may have any
+        memory layout, and are the caller's again afterwards. The optimizer's state survives."""
         ...

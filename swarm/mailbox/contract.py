@@ -95,6 +95,10 @@ class Mailbox(Protocol):
         """
         ...
 
+    def outstanding_s(self) -> float:
+        """For how long the oldest call under way has made no progress, in seconds; 0 if none is under way."""
+        ...
+
     async def close(self) -> None:
         """Forget the mailbox. Calls under way are not waited for."""
         ...

@@ -81,11 +81,9 @@ class FolderFiles(FolderReader):
             self.guard()
             for key in keys:
                 folder, name = os.path.split(key)
+                self._delete(key)
                 if name == RECORD:
-                    self.patiently(partial(self._delete_record, folder))
                     folder = os.path.dirname(folder)
-                else:
-                    self.patiently(partial(self._delete_object, key))
                 self._names.forget(folder)
                 parents.add(folder)
         for folder in sorted(parents, reverse=True):
@@ -151,6 +149,9 @@ class FolderFiles(FolderReader):
         except OSError as error:
             self._lost_folder(error)
             found = self._look(f"{folder}/{RECORD}")
+            if found is not None and found != record:
+                # An NFS client can show a deleted record once more in place of a new one, which may be this one.
+                found = self._look(f"{folder}/{RECORD}")
             if found is not None:
                 return found == record
             with suppress(OSError):
@@ -230,29 +231,45 @@ class FolderFiles(FolderReader):
         if error.errno in (errno.ENOENT, errno.ESTALE):  # pruned by another machine: make it again
             self._made.clear()
 
-    def _delete_record(self, folder: str) -> None:
-        with suppress(FileNotFoundError, NotADirectoryError):
+    def _delete(self, key: str) -> None:
+        attempt = self._delete_record if key.endswith(f"/{RECORD}") else self._delete_object
+        for pause_s in (*self._pauses_s, None):
+            if self.patiently(partial(attempt, key)):
+                return
+            # Missing; or it has come back since this NFS client last looked. A listing tells, and mends the client's memory.
+            self._names.forget_above(key)
+            if not self.patiently(partial(self._present, key)) or pause_s is None or self._stop.wait(pause_s):
+                return
+
+    def _delete_record(self, key: str) -> bool:
+        """False: there is no such record."""
+        folder, trashed = os.path.dirname(key), f"{TRASH}/{uuid4().hex}"
+        try:
             names = os.listdir(self.path(folder))
             if RECORD not in names:
-                return
+                return False
             if any(is_key(name) for name in names if name != RECORD):
                 raise MailboxCorrupt(f"{self.root}/{folder}: {RECORD} is not alone in its folder")
-            trashed = f"{TRASH}/{uuid4().hex}"
-            try:
-                os.rename(self.path(folder), self.path(trashed))
-            except FileNotFoundError:
-                if os.path.lexists(self.path(folder)):
-                    raise OSError(errno.EIO, f"{TRASH}/ is missing") from None
-                return  # deleted by somebody else
-            self._names.forget(folder)
-            self.remove(trashed)
+            os.rename(self.path(folder), self.path(trashed))
+        except OSError as error:
+            if error.errno not in ABSENT:
+                raise
+            if not os.path.isdir(self.path(TRASH)):
+                raise MailboxMoved(f"{self.root}: no folder {TRASH}/ there: is the share mounted?") from error
+            return False
+        self._names.forget(folder)
+        self.remove(trashed)
+        return True
 
-    def _delete_object(self, key: str) -> None:
+    def _delete_object(self, key: str) -> bool:
+        """False: there is no such object."""
         try:
             os.unlink(self.path(key))
         except OSError as error:
-            if error.errno not in ABSENT and not os.path.isdir(self.path(key)):
-                raise
+            if error.errno in ABSENT or os.path.isdir(self.path(key)):
+                return False
+            raise
+        return True
 
     def _prune(self, folder: str) -> None:
         """Take away folders that have become empty, upwards; a writer that loses one makes it again."""

@@ -35,7 +35,7 @@ from swarm.runtime.membership import Pulse, take
 from swarm.tensors.schema import Schema, check_equal
 
 BACKOFF_S = (0.2, 5.0)  # first and longest wait before a failed poll is repeated
-HANG_S = 5.0  # a poll under way for so long counts as a lost share
+HANG_S = 5.0  # a call under way for so long counts as a lost share
 WAITS_KEPT = 8
 
 
@@ -149,8 +149,9 @@ class Participant:
         while True:
             poll = asyncio.ensure_future(self.poll())
             try:
-                if not (await asyncio.wait({poll}, timeout=HANG_S))[0] and self._phase is None:
-                    self._lose("no answer for 5 s")
+                while not (await asyncio.wait({poll}, timeout=1.0))[0]:
+                    if self.exchange.mailbox.outstanding_s() >= HANG_S:
+                        self._lose(f"no answer for {HANG_S:.0f} s")
                 ended = await poll
             except WAITED_OUT as error:
                 self._lose(str(error))

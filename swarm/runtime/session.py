@@ -17,8 +17,10 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any
 
+from swarm.core.errors import RunConfigMismatch
 from swarm.core.events import Ended, Stepped, WorkerEvent
 from swarm.core.records import EvalRecord, LearnerRecord, Manifest
+from swarm.core.specs import DiLoCo, differences
 from swarm.exchange import Exchange
 from swarm.learners.contract import Adapter
 from swarm.mailbox.contract import Mailbox
@@ -38,6 +40,7 @@ class Session:
         *,
         mailbox: Mailbox,
         manifest: Manifest,
+        algorithm: DiLoCo | None = None,
         me: LearnerRecord,
         gone: Callable[[LearnerRecord], bool],
         alive: Callable[[LearnerRecord], bool],
@@ -47,7 +50,11 @@ class Session:
         offload: Any = None,
         rss_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`evaluate`: called with the committed parameters in the model. The rest as for Participant."""
+        """`algorithm`: what the caller takes the run to be configured with; raises RunConfigMismatch if it is not.
+        `evaluate`: called with the committed parameters in the model. The rest as for Participant."""
+        differing = differences(algorithm, manifest.algorithm) if algorithm is not None else ()
+        if differing:
+            raise RunConfigMismatch(differing)
         self.adapter, self._emit, self._evaluate = adapter, emit, evaluate
         self._handoff = Handoff()
         self._exchange = Exchange(mailbox, manifest)

@@ -25,11 +25,11 @@ CODES: dict[np.dtype[Any], str] = {dtype: code for code, dtype in DTYPES.items()
 
 
 def cast(array: NDArray[Any], out: NDArray[Any]) -> None:
-    """`out` = `array` in out's dtype, block by block. Both (…) of one shape, C-contiguous; raises ValueError
-    otherwise."""
+    """`out` = `array` in out's dtype, block by block. Both of one shape, C-contiguous (else ValueError)."""
     source, target = flat(array), flat(out)
-    for span in spans(same_size(array, out)):
-        np.copyto(target[span], source[span], casting="unsafe")
+    with np.errstate(all="ignore"):
+        for span in spans(same_size(array, out)):
+            np.copyto(target[span], source[span], casting="unsafe")
 
 
 def widened(block: NDArray[Any], scratch: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -58,6 +58,5 @@ def from_f32(array: NDArray[np.float32], dtype: str, out: NDArray[Any] | None = 
         out = np.empty(array.shape, DTYPES[dtype])
     elif out.dtype != DTYPES[dtype]:
         raise ValueError(f"out has dtype {out.dtype}, expected {dtype}")
-    with np.errstate(over="ignore"):
-        cast(array, out)
+    cast(array, out)
     return out

@@ -311,20 +311,7 @@ async def test_list_is_in_byte_order_even_around_the_slash(a, b):
     assert await b.list("") == sorted([*everything, MARKER])
     for key in everything:
         assert await b.list("runs/", after=key) == everything[everything.index(key) + 1 :]
-    partial = (
-        "",
-        "\x00",
-        "/",
-        "runs",
-        "runs/a",
-        "runs/a-",
-        "runs/a/",
-        "runs/a/b-",
-        "runs/a/b-c/",
-        "runs/a/b-c/z",
-        "runs/b",
-        "z",
-    )
+    partial = ("", "\x00", "/", "runs", "runs/a", "runs/a-", "runs/a/", "runs/a/b-", "runs/a/b-c/", "runs/a/b-c/z", "z")
     for after in partial:
         assert await b.list("", after=after) == [k for k in sorted([*everything, MARKER]) if k > after]
         assert await b.list("runs/a/", after=after) == [k for k in everything if k > after and k.startswith("runs/a/")]

@@ -1,0 +1,165 @@
+"""The mailbox against a model, a dict of key → bytes, with faults: any call may fail before its effect, or after it without
+a reply, and is then repeated. The repeated call's answer, and what every machine then sees, are the model's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from swarm.core.errors import MailboxFull, MailboxUnavailable
+from swarm.core.keys import MARKER
+from swarm.mailbox.contract import Mailbox
+from swarm.mailbox.faults import Fault, FaultyMailbox
+from swarm.mailbox.folder import FolderMailbox
+from swarm.mailbox.memory import MemoryMailbox, MemoryStore
+
+RECORDS = [f"runs/r{r}/{kind}/{n:03d}/record.json" for r in (1, 2) for kind in ("claims", "rounds-x") for n in range(2)]
+OBJECTS = [f"runs/r{r}/{name}" for r in (1, 2) for name in ("beats/a/1", "beats/a-b/1", "beats.x/1", "blobs/0/x.safetensors")]
+PREFIXES = ["", "runs/", "runs/r1/", "runs/r1/claims/", "runs/r1/beats/", "runs/r1/beats/a/", "runs/r3/"]
+AFTERS = ["", *RECORDS, *OBJECTS, "runs/r1/beats/a", "runs/r1/claims/000", "runs/r1/z", "runs/r2"]
+FAULTS = [None, None, "fail", "lose", "tear"]
+
+records = st.sampled_from(RECORDS)
+objects = st.sampled_from(OBJECTS)
+machines = st.integers(0, 1)
+faults = st.sampled_from(FAULTS)
+
+
+def payload(key: str) -> list[bytes]:
+    """An object's key decides its bytes, as a hash in a key does."""
+    return [key.encode() * 50, b"", key[::-1].encode() * 7]
+
+
+class Contract(RuleBasedStateMachine):
+    def __init__(self, kind: str, folder: Path) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.machines: list[FaultyMailbox] = []
+        memory = MemoryStore()
+        path = folder / uuid4().hex
+        if kind == "folder":
+            self.wait(FolderMailbox.init(path))
+        for _ in range(2):
+            inner: Mailbox = MemoryMailbox(memory) if kind == "memory" else FolderMailbox(path)
+            self.wait(inner.open())
+            self.machines.append(FaultyMailbox(inner))
+        self.model: dict[str, bytes] = {}
+
+    def wait(self, call):
+        return self.loop.run_until_complete(call)
+
+    def teardown(self) -> None:
+        for machine in self.machines:
+            self.wait(machine.close())
+        self.loop.close()
+
+    def attempt(self, machine: int, fault: str | None, call):
+        """The call's answer, and whether there was one; asked again until there is, as every caller does."""
+        if fault is not None:
+            error = MailboxFull if fault == "tear" else MailboxUnavailable
+            self.machines[machine].plan = [Fault(fault, error=error)]
+            with pytest.raises(error):
+                self.wait(call())
+            assert self.machines[machine].plan[0].count == 0
+        self.machines[machine].plan = []
+        return self.wait(call())
+
+    @rule(machine=machines, fault=faults, key=records)
+    def create(self, machine: int, fault: str | None, key: str) -> None:
+        record = uuid4().hex.encode()
+        won = self.attempt(machine, fault, lambda: self.machines[machine].create(key, record))
+        assert won is (key not in self.model)
+        self.model.setdefault(key, record)
+
+    @rule(fault=faults, key=records, both=st.booleans())
+    def race(self, fault: str | None, key: str, both: bool) -> None:
+        """Both machines at once; one's reply may be lost, and it asks again."""
+        bids = [uuid4().hex.encode() for _ in self.machines]
+        self.machines[0].plan = [Fault(fault)] if fault else []
+        self.machines[1].plan = [Fault(fault)] if fault and both else []
+
+        async def bid(machine: FaultyMailbox, record: bytes) -> bool:
+            try:
+                return await machine.create(key, record)
+            except MailboxUnavailable:
+                return await machine.create(key, record)
+
+        async def everybody() -> list[bool]:
+            return await asyncio.gather(*map(bid, self.machines, bids))
+
+        won = self.wait(everybody())
+        assert won.count(True) == (key not in self.model)
+        if True in won:
+            self.model[key] = bids[won.index(True)]
+
+    @rule(machine=machines, fault=faults, key=objects, computed=st.booleans())
+    def put(self, machine: int, fault: str | None, key: str, computed: bool) -> None:
+        name = (lambda: key) if computed else key
+        assert self.attempt(machine, fault, lambda: self.machines[machine].put(name, payload(key))) == key
+        self.model[key] = b"".join(payload(key))
+
+    @rule(machine=machines, key=objects, fault=st.sampled_from(["fail", "tear"]))
+    def put_without_a_second_try(self, machine: int, key: str, fault: str) -> None:
+        self.machines[machine].plan = [Fault(fault, chunks=2)]
+        with pytest.raises(MailboxUnavailable):
+            self.wait(self.machines[machine].put(key, payload(key)))
+        self.machines[machine].plan = []
+
+    @rule(machine=machines, fault=faults, keys=st.lists(records | objects, max_size=3))
+    def delete(self, machine: int, fault: str | None, keys: list[str]) -> None:
+        self.attempt(machine, fault, lambda: self.machines[machine].delete(keys))
+        for key in keys:
+            self.model.pop(key, None)
+
+    @rule(machine=machines, fault=faults, key=records | objects)
+    def read(self, machine: int, fault: str | None, key: str) -> None:
+        assert self.attempt(machine, fault, lambda: self.machines[machine].read(key)) == self.model.get(key)
+
+    @rule(machine=machines, fault=faults, key=records | objects, size=st.sampled_from([0, 31, 33, 4000]))
+    def read_into(self, machine: int, fault: str | None, key: str, size: int) -> None:
+        buffer = bytearray(b"\xff" * size)
+        found = self.attempt(machine, fault, lambda: self.machines[machine].read_into(key, buffer))
+        data = self.model.get(key)
+        assert found == (None if data is None else len(data))
+        if data is not None and len(data) <= size:
+            assert buffer == data + b"\xff" * (size - len(data))
+        else:
+            assert buffer == b"\xff" * size
+
+    @rule(machine=machines, fault=faults, prefix=st.sampled_from(PREFIXES), after=st.sampled_from(AFTERS))
+    def list(self, machine: int, fault: str | None, prefix: str, after: str) -> None:
+        keys = sorted(key for key in (*self.model, MARKER) if key.startswith(prefix) and key > after)
+        assert self.attempt(machine, fault, lambda: self.machines[machine].list(prefix, after)) == keys
+
+    @rule(machine=machines, fault=faults)
+    def sweep(self, machine: int, fault: str | None) -> None:
+        assert self.attempt(machine, fault, lambda: self.machines[machine].sweep(0)) == 0
+
+    @rule(machine=machines)
+    def reopen(self, machine: int) -> None:
+        self.wait(self.machines[machine].close())
+        self.wait(self.machines[machine].open())
+
+    @invariant()
+    def every_machine_sees_the_same(self) -> None:
+        for machine in self.machines:
+            assert self.wait(machine.inner.list("runs/")) == sorted(self.model)
+
+
+@pytest.mark.parametrize("kind", ["memory", "folder"])
+def test_the_mailbox_does_what_the_model_does(kind: str) -> None:
+    # A memory file system where there is one: the folder's speed is not what is tested.
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
+        run_state_machine_as_test(
+            lambda: Contract(kind, Path(folder)),
+            settings=settings(max_examples=30, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)),
+        )

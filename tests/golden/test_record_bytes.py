@@ -1,0 +1,44 @@
+"""The very bytes of every kind of record in format 1. The file beside this one is never changed, only added to: mailboxes
+with such bytes exist."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+import pytest
+
+from swarm.core import records
+from swarm.core.records import FORMAT, Beat, Envelope, LearnerPhase, RejectReason, RoundRecord, decode, encode
+
+LINES = [json.loads(line) for line in Path(__file__).with_name("records-v1.jsonl").read_text(encoding="utf-8").splitlines()]
+PARTS = {"DataRef", "TaskRef", "PayloadRef", "Participant", "Rejected", "Envelope"}
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda line: line["type"])
+def test_the_bytes_are_read_and_written_again_the_same(line: dict[str, str]) -> None:
+    data = line["wire"].encode()
+    record = decode(data, getattr(records, line["type"]))
+    nonce = msgspec.json.decode(data.split(b"\n")[1], type=Envelope).nonce
+    assert encode(record, nonce=nonce) == data
+
+
+def test_every_kind_of_record_is_there_with_every_word_and_field() -> None:
+    kinds = {
+        name
+        for name, value in vars(records).items()
+        if isinstance(value, type) and issubclass(value, msgspec.Struct) and value.__module__ == records.__name__
+    }
+    assert {line["type"] for line in LINES} == {name for name in kinds if not name.startswith("_")} - PARTS
+    assert FORMAT == 1
+    read = [decode(line["wire"].encode(), getattr(records, line["type"])) for line in LINES]
+    reasons = {r.reason for record in read if isinstance(record, RoundRecord) for r in record.rejected}
+    assert reasons == set(get_args(RejectReason))
+    assert {record.phase for record in read if isinstance(record, Beat)} <= set(get_args(LearnerPhase))
+    for name in {line["type"] for line in LINES}:  # each field differs from its default somewhere
+        of_kind = [record for record in read if type(record).__name__ == name]
+        for field in msgspec.structs.fields(type(of_kind[0])):
+            if field.name != "format":
+                assert any(getattr(record, field.name) != field.default for record in of_kind), f"{name}.{field.name}"

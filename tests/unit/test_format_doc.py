@@ -1,0 +1,79 @@
+"""FORMAT.md describes the format that there is."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+from swarm.core import records
+from swarm.core.keys import MARKER, RunKeys
+from swarm.core.records import FORMAT, LearnerPhase, RejectReason
+
+PATH = Path(records.__file__).parents[1] / "FORMAT.md"
+TEXT = PATH.read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"^```json (\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+TREE = dict(
+    line.split("  ", 1)
+    for block in re.findall(r"^```tree\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+    for line in block.splitlines()
+)
+
+
+@pytest.mark.parametrize(("kind", "example"), EXAMPLES, ids=[kind for kind, _ in EXAMPLES])
+def test_an_example_is_decoded_and_shows_every_field(kind: str, example: str) -> None:
+    record = msgspec.json.decode(example, type=getattr(records, kind))
+    assert json.loads(msgspec.json.encode(record)) == json.loads(example)  # nothing unknown, nothing left out
+
+
+def test_every_record_has_an_example() -> None:
+    parts = {"DataRef", "TaskRef", "PayloadRef", "Participant", "Rejected"}  # shown within others
+    kinds = {
+        name
+        for name, value in vars(records).items()
+        if isinstance(value, type) and issubclass(value, msgspec.Struct) and value.__module__ == records.__name__
+    }
+    shown = [kind for kind, _ in EXAMPLES]
+    assert sorted(shown) == sorted({kind for kind in kinds if not kind.startswith("_")} - parts)
+    assert all(f"### {kind}\n" in TEXT for kind in shown if kind != "Envelope")
+
+
+def keys_of(run: RunKeys, v: dict[str, Any]) -> dict[str, str]:
+    """What the code makes of the same values, with what stands there."""
+    return {
+        MARKER: "Marker",
+        run.manifest: "Manifest",
+        run.init_blob(v["fragment"], v["sha256"]): "payload",
+        run.round(v["round"]): "RoundRecord",
+        run.round_blob(v["round"], v["sha256"]): "payload",
+        run.snapshot(v["round"], unit=v["unit"], learner=v["learner"], incarnation=v["k"], claim=v["claim"]): "Snapshot",
+        run.snapshot_blob(v["round"], v["learner"], v["sha256"]): "payload",
+        run.claim(v["round"], v["n"]): "Claim",
+        run.eval_claim(v["round"]): "Claim",
+        run.learner(v["learner"], v["k"]): "LearnerRecord",
+        run.beat(v["learner"], v["k"], v["n"]): "Beat",
+        run.control_record(v["n"]): "Control",
+        run.eval(v["round"]): "EvalRecord",
+    }
+
+
+@pytest.mark.parametrize("round", [0, 99, 100, 12345])
+def test_the_tree_is_the_one_that_is_built(round: int) -> None:
+    values: dict[str, Any] = {
+        "run": "abcd1234", "fragment": 7, "sha256": "ab" * 32, "round": round, "shard": round // 100, "unit": "client-3",
+        "learner": "studio", "k": 12, "claim": 2, "n": 34,
+    }  # fmt: skip
+    drawn = {
+        re.sub(r"<(\w+)(?::(\w+))?>", lambda m: format(values[m[1]], m[2] or ""), key): re.split(r"\W", what.strip())[0]
+        for key, what in TREE.items()
+    }
+    assert drawn == keys_of(RunKeys("abcd1234"), values)
+
+
+def test_every_word_of_the_protocol_is_explained() -> None:
+    for word in (*get_args(LearnerPhase), *get_args(RejectReason), *(f"`{name}/`" for name in ("tmp", "trash"))):
+        assert f"`{word.strip('`')}`" in TEXT, word
+    assert f"# The mailbox, format {FORMAT}\n" in TEXT
+    assert f"\n| {FORMAT} | " in TEXT

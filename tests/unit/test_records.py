@@ -1,0 +1,571 @@
+"""The codec of records: whole and honest, or RecordError. And what a peer can make a record say."""
+
+import contextlib
+import hashlib
+import json
+import math
+from typing import Any, get_args
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from swarm.core import records
+from swarm.core.errors import FormatMismatch, RecordError, SwarmError
+from swarm.core.fragments import Schedule
+from swarm.core.ids import WINDOWS_DEVICES
+from swarm.core.keys import RunKeys, check_key
+from swarm.core.records import (
+    FORMAT,
+    INIT,
+    MAX_COUNT,
+    MAX_RECORD_BYTES,
+    MAX_ROUND,
+    MAX_SEED,
+    Beat,
+    Claim,
+    Control,
+    DataRef,
+    Envelope,
+    EvalRecord,
+    LearnerPhase,
+    LearnerRecord,
+    Manifest,
+    Marker,
+    Participant,
+    PayloadRef,
+    Rejected,
+    RejectReason,
+    RoundRecord,
+    Snapshot,
+    TaskRef,
+    as_json,
+    body_sha256,
+    decode,
+    encode,
+)
+from swarm.core.rounds import weight
+from swarm.core.specs import MAX_REAL, DiLoCo
+from swarm.core.tensorspec import TensorSpec
+
+ids = st.from_regex(r"[a-z0-9-]{1,12}", fullmatch=True).filter(lambda text: text not in WINDOWS_DEVICES)
+hashes = st.integers(0, 2**256 - 1).map("{:064x}".format)
+rounds = st.sampled_from([0, 1, MAX_ROUND]) | st.integers(0, MAX_ROUND)
+counts = st.sampled_from([0, 1, MAX_COUNT]) | st.integers(0, MAX_COUNT)
+reals = st.floats(0, MAX_REAL)
+losses = st.none() | st.floats(allow_nan=False, allow_infinity=False)
+texts = st.text(max_size=30)  # no surrogates: those have no UTF-8
+names = st.text(st.characters(categories=["L", "N", "P"]), min_size=1, max_size=20)
+
+
+def refs(round: st.SearchStrategy[int] = rounds) -> st.SearchStrategy[PayloadRef]:
+    return st.builds(PayloadRef, round=round, sha256=hashes, size_bytes=counts)
+
+
+participants = st.builds(
+    Participant,
+    learner=ids,
+    unit=ids,
+    weight=reals,
+    tokens=counts,
+    steps=counts,
+    train_loss=losses,
+    seconds_s=reals,
+    size_bytes=counts,
+)
+rejected = st.builds(Rejected, learner=ids, unit=ids, reason=st.sampled_from(get_args(RejectReason)), round=rounds)
+
+
+@st.composite
+def manifests(draw: st.DrawFn) -> Manifest:
+    tensor_names = sorted(draw(st.sets(st.text("abcé.", max_size=4), min_size=1, max_size=6)))
+    sync_every = draw(st.integers(1, 50))
+    spec = DiLoCo(
+        sync_every=sync_every,
+        fragments=draw(st.integers(1, sync_every)),
+        start_learners=draw(st.none() | st.integers(1, 9)),
+        grace_s=draw(st.none() | st.floats(0, 99)),
+        delta_dtype=draw(st.sampled_from([None, "F32", "F16", "BF16"])),
+    )
+    fragments = min(spec.fragments, len(tensor_names))
+    options = st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False) | texts | st.booleans()
+    data = st.builds(DataRef, name=st.just("text.txt"), sha256=hashes, size_bytes=counts)
+    return Manifest(
+        run=draw(st.from_regex(r"[a-z0-9]{5,32}", fullmatch=True)),
+        name=draw(names),
+        algorithm=spec,
+        task=TaskRef(
+            name=draw(names),
+            options=draw(st.dictionaries(texts, options, max_size=3)),
+            data=tuple(draw(st.lists(data, max_size=2))),
+        ),
+        tensors=tuple(TensorSpec(name, "F32", draw(st.sampled_from([(), (2, 3)]))) for name in tensor_names),
+        schema_sha256=draw(hashes),
+        init=tuple(draw(refs(st.just(INIT))) for _ in range(fragments)),
+        rounds=draw(st.none() | st.integers(1, MAX_ROUND)),
+        seed=draw(st.integers(0, MAX_SEED)),
+        eval_every=draw(rounds),
+        created_by=draw(texts),
+    )
+
+
+@st.composite
+def round_records(draw: st.DrawFn) -> RoundRecord:
+    round = draw(rounds)
+    earlier = st.integers(INIT, round)
+    return RoundRecord(
+        round=round,
+        fragment=draw(counts),
+        step=draw(counts),
+        version=draw(earlier),
+        parent=draw(st.none() | hashes),
+        participants=tuple(draw(st.lists(participants, max_size=3))),
+        rejected=tuple(draw(st.lists(rejected, max_size=3))),
+        theta=draw(refs(earlier)),
+        outer=draw(st.none() | refs(earlier)),
+        update=draw(st.none() | refs(earlier)),
+        closer=draw(st.just("") | ids),
+        control=draw(counts),
+        waited_s=draw(reals),
+        quorum_waited_s=draw(reals),
+        close_s=draw(reals),
+    )
+
+
+RECORDS: dict[type[msgspec.Struct], st.SearchStrategy[Any]] = {
+    Marker: st.builds(Marker, id=texts),
+    Manifest: manifests(),
+    LearnerRecord: st.builds(
+        LearnerRecord,
+        learner=ids,
+        incarnation=counts,
+        machine=texts,
+        machine_name=texts,
+        boot=texts,
+        pid=counts,
+        process=texts,
+        version=texts,
+        device=texts,
+    ),
+    Beat: st.builds(
+        Beat,
+        phase=st.sampled_from(get_args(LearnerPhase)),
+        round=rounds,
+        step=counts,
+        steps=counts,
+        tokens_per_s=reals,
+        loss=losses,
+        rss_bytes=counts,
+        sent_bytes=counts,
+        received_bytes=counts,
+        progress_bytes=counts,
+        fetching=st.lists(hashes, max_size=2).map(tuple),
+    ),
+    Snapshot: st.builds(
+        Snapshot,
+        round=rounds,
+        fragment=counts,
+        learner=ids,
+        incarnation=counts,
+        unit=ids,
+        base_sha256=hashes,
+        schema_sha256=hashes,
+        dtype=st.sampled_from([None, "F32", "BF16", "F99"]),
+        payload=refs(),
+        tokens=counts,
+        steps=counts,
+        train_loss=losses,
+        seconds_s=reals,
+    ),
+    Claim: st.builds(Claim, round=rounds, learner=ids | st.just(""), incarnation=counts),
+    RoundRecord: round_records(),
+    EvalRecord: st.builds(
+        EvalRecord,
+        round=rounds,
+        learner=ids,
+        loss=losses,
+        metrics=st.dictionaries(texts, st.floats(allow_nan=False, allow_infinity=False), max_size=3),
+        sample=texts,
+        seconds_s=reals,
+    ),
+    Control: st.builds(Control, action=st.just("stop"), by=texts),
+}
+PARTS = {DataRef, TaskRef, PayloadRef, Participant, Rejected, Envelope}
+every_record = st.one_of(*RECORDS.values())
+every_type = st.sampled_from(sorted(RECORDS, key=lambda kind: kind.__name__))
+
+
+def wire(body: str | bytes) -> bytes:
+    """The two lines around any body, as a hostile peer would write them."""
+    line = body.encode() if isinstance(body, str) else body
+    return line + b'\n{"nonce":"n","sha256":"%b"}\n' % hashlib.sha256(line).hexdigest().encode()
+
+
+def test_every_record_type_is_tested() -> None:
+    public = {
+        value
+        for name, value in vars(records).items()
+        if isinstance(value, type) and issubclass(value, msgspec.Struct) and not name.startswith("_")
+    }
+    assert {kind for kind in public if kind.__module__ == records.__name__} == set(RECORDS) | PARTS
+
+
+@given(every_record, texts)
+def test_what_is_written_is_read(record: msgspec.Struct, nonce: str) -> None:
+    data = encode(record, nonce=nonce)
+    assert decode(data, type(record)) == record
+    body, envelope, end = data.split(b"\n")
+    assert end == b""
+    assert json.loads(envelope) == {"nonce": nonce, "sha256": body_sha256(data), "signature": None}
+    assert hashlib.sha256(body).hexdigest() == body_sha256(data)
+    assert as_json(record) == json.loads(body)
+
+
+@given(every_record)
+def test_a_nonce_makes_the_bytes_unique_and_leaves_the_body_alone(record: msgspec.Struct) -> None:
+    one, other = encode(record, nonce="1"), encode(record, nonce="2")
+    assert one != other
+    assert body_sha256(one) == body_sha256(other)
+
+
+@given(every_record, st.data())
+def test_damage_is_a_record_error_and_never_another_body(record: msgspec.Struct, data: st.DataObject) -> None:
+    whole = encode(record, nonce="0123456789abcdef")
+    kind = type(record)
+    body_bytes = whole.index(b"\n")
+    i = data.draw(st.integers(0, len(whole) - 1))
+    flipped = whole[:i] + bytes([whole[i] ^ data.draw(st.integers(1, 255))]) + whole[i + 1 :]
+    if i <= body_bytes:
+        with pytest.raises(RecordError):
+            decode(flipped, kind)
+    else:  # the envelope's nonce is not hashed
+        with contextlib.suppress(RecordError):
+            assert decode(flipped, kind) == record
+    for damaged in (
+        whole[:i],
+        whole[i + 1 :],
+        whole + whole,
+        whole[: i + 1] + whole,
+        whole + b"\n",
+        whole + b"\0",
+        b"\n" + whole,
+    ):
+        with pytest.raises(RecordError):
+            decode(damaged, kind)
+
+
+@given(st.binary() | st.text().map(str.encode), every_type)
+@example(b"", Beat)
+@example(b"\n\n", Beat)
+@example(b"{}\n{}\n", Beat)
+def test_arbitrary_bytes_are_a_record_error(data: bytes, kind: type[msgspec.Struct]) -> None:
+    with pytest.raises(RecordError, match=r"^over there: "):
+        decode(data, kind, where="over there")
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | texts | st.sampled_from([2**64, -(2**64), 10**400, 1e308]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@st.composite
+def mutants(draw: st.DrawFn) -> tuple[type[msgspec.Struct], bytes]:
+    """An honest body with one value, somewhere, that was swapped for any other."""
+    record = draw(every_record)
+    body = json.loads(msgspec.json.encode(record))
+    node: Any = body
+    while True:
+        places = list(node) if isinstance(node, dict) else list(range(len(node)))
+        place = draw(st.sampled_from(places)) if places else None
+        if place is None or not (isinstance(node[place], dict | list) and node[place] and draw(st.booleans())):
+            break
+        node = node[place]
+    if place is not None:
+        if draw(st.booleans()):
+            node[place] = draw(json_values)
+        elif isinstance(node, dict):
+            del node[place]
+    return type(record), json.dumps(body).encode()  # writes NaN and Infinity, which are no JSON
+
+
+@given(mutants())
+def test_a_hostile_body_is_refused_or_is_a_record_that_can_be_written(mutant: tuple[type[msgspec.Struct], bytes]) -> None:
+    kind, body = mutant
+    try:
+        record = decode(wire(body), kind)
+    except (RecordError, FormatMismatch):
+        return
+    assert decode(encode(record, nonce="n"), kind) == record
+    check_that_it_can_be_used(record)
+
+
+def check_that_it_can_be_used(record: msgspec.Struct) -> None:
+    """Keys and arithmetic that the runtime makes of a record."""
+    keys = RunKeys("abcd1234")
+    match record:
+        case Snapshot():
+            check_key(keys.snapshot(record.round, unit=record.unit, learner=record.learner, incarnation=record.incarnation))
+            check_key(keys.snapshot_blob(record.round, record.learner, record.payload.sha256))
+            if record.steps:
+                assert 0 <= weight(tokens=record.tokens, steps=record.steps) < math.inf
+        case Claim() if record.learner:
+            check_key(keys.learner(record.learner, record.incarnation))
+        case LearnerRecord():
+            check_key(keys.learner(record.learner, record.incarnation))
+        case EvalRecord():
+            check_key(keys.eval(record.round))
+            assert all(map(math.isfinite, record.metrics.values()))
+        case RoundRecord():
+            check_key(keys.round(record.round))
+            for ref in (record.theta, record.outer, record.update):
+                if ref is not None and ref.round != INIT:
+                    check_key(keys.round_blob(ref.round, ref.sha256))
+            assert 0 <= sum(p.weight for p in record.participants) < math.inf
+            assert sum(p.tokens for p in record.participants) >= 0
+        case Manifest():
+            check_key(RunKeys(record.run).manifest)
+            fragments = min(record.algorithm.fragments, len(record.tensors))
+            schedule = Schedule(sync_every=record.algorithm.sync_every, fragments=fragments)
+            assert schedule.step(0) >= 1
+            assert sum(tensor.size_bytes for tensor in record.tensors) >= 0
+        case Beat():
+            assert 0 <= record.tokens_per_s < math.inf
+
+
+@given(every_record, st.dictionaries(texts.map("x-{}".format), json_values.filter(lambda v: v == v), max_size=3))
+def test_unknown_fields_are_ignored(record: msgspec.Struct, more: dict[str, Any]) -> None:
+    body = json.loads(msgspec.json.encode(record))
+    try:
+        line = json.dumps(more | body | more, allow_nan=False)
+    except ValueError:
+        return
+    assert decode(wire(line), type(record)) == record
+
+
+def test_an_envelope_may_hold_more_and_a_signature() -> None:
+    line = b'{"action":"stop"}'
+    sha256 = hashlib.sha256(line).hexdigest()
+    envelope = json.dumps({"signature": "00", "key": 1, "sha256": sha256, "nonce": ""}).encode()
+    assert decode(line + b"\n" + envelope + b"\n", Control) == Control(action="stop")
+
+
+@pytest.mark.parametrize("opening", [b"[", b'{"a":'])
+def test_deep_nesting_is_a_record_error(opening: bytes) -> None:
+    deep = opening * 200_000
+    for line in (deep, b'{"action":"stop","more":' + deep):
+        with pytest.raises(RecordError):
+            decode(wire(line), Control)
+    with pytest.raises(RecordError):
+        decode(b'{"action":"stop"}\n' + deep + b"\n", Control)
+
+
+def test_a_record_that_is_too_long_is_not_parsed() -> None:
+    with pytest.raises(RecordError, match="more than"):
+        decode(bytes(MAX_RECORD_BYTES + 1), Control)
+
+
+HEX = "0123456789abcdef" * 4
+REF = {"round": 3, "sha256": HEX, "size_bytes": 5}
+SNAPSHOT = {
+    "round": 3, "fragment": 0, "learner": "mac", "incarnation": 1, "unit": "mac", "base_sha256": HEX, "schema_sha256": HEX,
+    "dtype": None, "payload": REF, "tokens": 5, "steps": 2, "train_loss": None, "seconds_s": 1.5,
+}  # fmt: skip
+PARTICIPANT = {
+    "learner": "mac", "unit": "mac", "weight": 1.0, "tokens": 5, "steps": 2, "train_loss": 1.0, "seconds_s": 1.0,
+    "size_bytes": 9,
+}  # fmt: skip
+ROUND = {
+    "round": 3, "fragment": 0, "step": 400, "version": 3, "parent": HEX, "participants": [PARTICIPANT], "rejected": [],
+    "theta": REF, "outer": None,
+}  # fmt: skip
+MANIFEST = {
+    "run": "abcd1234", "name": "tiny", "algorithm": {"method": "diloco"}, "task": {"name": "charlm"},
+    "tensors": [{"name": "w", "dtype": "F32", "shape": [2]}], "schema_sha256": HEX, "init": [REF | {"round": INIT}],
+}  # fmt: skip
+LEARNER = {
+    "learner": "mac", "incarnation": 1, "machine": "m", "machine_name": "n", "boot": "b", "pid": 1, "process": "p",
+    "version": "1",
+}  # fmt: skip
+HONEST: dict[type[msgspec.Struct], dict[str, Any]] = {
+    Snapshot: SNAPSHOT,
+    RoundRecord: ROUND,
+    Manifest: MANIFEST,
+    LearnerRecord: LEARNER,
+    Beat: {"phase": "train"},
+    Claim: {"round": 3, "learner": "mac", "incarnation": 1},
+    EvalRecord: {"round": 3, "learner": "mac", "loss": 1.0},
+    Control: {"action": "stop"},
+    Marker: {"id": "3c4b"},
+}
+
+NO_ID = ["", "Mac", "a/b", "../x", "a.b", "con", "x" * 65, "a\n", "é", 5, None]
+NO_HASH = ["", HEX[1:], HEX + "0", HEX.upper(), "../" + HEX[3:], "g" * 64, None]
+NO_ROUND = [-1, MAX_ROUND + 1, 10**400, 1.5, True, "1", None]
+NO_COUNT = [-1, MAX_COUNT + 1, 10**400, 0.5, True, "1", None]
+NO_REAL = [-1, -1e-300, MAX_REAL * 10, 10**400, "1", True, None]
+NO_LOSS = ["1", True, 10**400, []]
+
+
+def bad_values() -> list[tuple[type[msgspec.Struct], str, Any]]:
+    found: list[tuple[type[msgspec.Struct], str, Any]] = []
+    fields: list[tuple[list[Any], type[msgspec.Struct], list[str]]] = [
+        (NO_ID, Snapshot, ["learner", "unit"]),
+        (NO_ID, RoundRecord, ["participants.0.learner", "participants.0.unit"]),
+        (NO_ID, LearnerRecord, ["learner"]),
+        (NO_ID, EvalRecord, ["learner"]),
+        (NO_ID[1:], Claim, ["learner"]),
+        (NO_ID[1:], RoundRecord, ["closer"]),
+        (NO_HASH, Snapshot, ["base_sha256", "schema_sha256", "payload.sha256"]),
+        (NO_HASH, RoundRecord, ["theta.sha256"]),
+        (NO_HASH[:-1], RoundRecord, ["parent"]),
+        (NO_HASH, Manifest, ["schema_sha256", "init.0.sha256"]),
+        (NO_ROUND, Snapshot, ["round"]),
+        (NO_ROUND, RoundRecord, ["round"]),
+        (NO_ROUND, EvalRecord, ["round"]),
+        (NO_ROUND, Claim, ["round"]),
+        (NO_ROUND, Beat, ["round"]),
+        (NO_ROUND, Manifest, ["eval_every"]),
+        ([0, *NO_ROUND[:-1]], Manifest, ["rounds"]),
+        ([-2, *NO_ROUND[1:]], RoundRecord, ["theta.round", "version"]),
+        ([4], RoundRecord, ["theta.round", "version"]),
+        (NO_COUNT, Snapshot, ["fragment", "incarnation", "tokens", "steps", "payload.size_bytes"]),
+        (NO_COUNT, RoundRecord, ["fragment", "step", "control", "participants.0.tokens", "participants.0.steps"]),
+        (NO_COUNT, RoundRecord, ["participants.0.size_bytes", "theta.size_bytes"]),
+        (NO_COUNT, Beat, ["step", "steps", "rss_bytes", "sent_bytes", "received_bytes", "progress_bytes"]),
+        (NO_COUNT, LearnerRecord, ["incarnation", "pid"]),
+        (NO_COUNT, Claim, ["incarnation"]),
+        ([-1, 2**63, 10**400, 0.5, True, None], Manifest, ["seed"]),
+        (NO_REAL, Snapshot, ["seconds_s"]),
+        (NO_REAL, RoundRecord, ["participants.0.weight", "participants.0.seconds_s", "waited_s", "quorum_waited_s", "close_s"]),
+        (NO_REAL, Beat, ["tokens_per_s"]),
+        (NO_REAL, EvalRecord, ["seconds_s"]),
+        (NO_LOSS, Snapshot, ["train_loss"]),
+        (NO_LOSS, RoundRecord, ["participants.0.train_loss"]),
+        (NO_LOSS, Beat, ["loss"]),
+        (NO_LOSS, EvalRecord, ["loss"]),
+        ([[HEX, "x"], ["../x"], "x", None], Beat, ["fetching"]),
+        (["", "dance", None, 1], Beat, ["phase"]),
+        (["", "restart", None], Control, ["action"]),
+        ([{"a": None}, {"a": "1"}, {"a": 10**400}, [], None], EvalRecord, ["metrics"]),
+        (["abc", "x" * 33, "Abcd1", "ab/cd", "com1", "../x", ""], Manifest, ["run"]),
+        (["", "x" * 201, "a\nb", "\x1b[31m", "a\u202eb"], Manifest, ["name", "task.name"]),
+        ([{"a": None}, {"a": []}, {"a": 10**5000}], Manifest, ["task.options"]),
+        ([[], None, [MANIFEST["tensors"][0]] * 2], Manifest, ["tensors"]),
+        ([[MANIFEST["tensors"][0], MANIFEST["tensors"][0] | {"name": "a"}]], Manifest, ["tensors"]),
+        ([[MANIFEST["init"][0]] * 2, [REF], None], Manifest, ["init"]),
+        ([{"method": "fedavg"}, [], {"method": "diloco", "sync_every": 0}], Manifest, ["algorithm"]),
+        ([{"method": "diloco", "sync_every": 2, "fragments": 3}], Manifest, ["algorithm"]),
+    ]
+    for values, kind, places in fields:
+        found += [(kind, place, value) for place in places for value in values]
+    return found
+
+
+def swapped(body: Any, place: str, value: Any) -> Any:
+    head, _, rest = place.partition(".")
+    at: Any = int(head) if head.isdigit() else head
+    copy = list(body) if isinstance(body, list) else dict(body)
+    copy[at] = swapped(copy.get(at, {}) if isinstance(copy, dict) else copy[at], rest, value) if rest else value
+    return copy
+
+
+def dumps(value: Any) -> str:
+    """JSON with integers of any length."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{json.dumps(k)}:{dumps(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(dumps, value)) + "]"
+    if type(value) is int and abs(value) > 10**4000:
+        return "9" * 5000
+    return json.dumps(value)
+
+
+@pytest.mark.parametrize("kind", HONEST, ids=lambda kind: kind.__name__)
+def test_the_honest_ones_pass(kind: type[msgspec.Struct]) -> None:
+    assert isinstance(decode(wire(json.dumps(HONEST[kind])), kind), kind)
+
+
+def test_no_bad_value_is_decoded() -> None:
+    for kind, place, value in bad_values():
+        body = dumps(swapped(HONEST[kind], place, value))
+        try:
+            record = decode(wire(body), kind)
+        except RecordError:
+            continue
+        pytest.fail(f"{kind.__name__} with {place} {value!r:.80} was decoded: {record}")
+
+
+def test_construction_is_as_strict_as_decoding() -> None:
+    """msgspec itself checks types on decoding only; a value of the wrong type must not wait for its reader to fail."""
+    beat: dict[str, Any] = {"phase": "train"}
+    for bad in ({"step": 1.5}, {"step": True}, {"step": "1"}, {"tokens_per_s": math.nan}, {"tokens_per_s": math.inf}):
+        with pytest.raises(ValueError, match=f"^{next(iter(bad))} must be"):
+            Beat(**beat | bad)
+    with pytest.raises(ValueError, match=r"^loss must be a number or null, got '1'"):
+        Beat(phase="train", loss="1")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^option lr must be finite, got nan"):
+        TaskRef(name="x", options={"lr": math.nan})
+    with pytest.raises(ValueError, match=r"^learner must be 1 to 64 of"):
+        Claim(round=0, learner="Mac", incarnation=1)
+    with pytest.raises(ValueError, match=r"^sha256 must be 64 lower-case hex digits"):
+        PayloadRef(round=0, sha256="abc", size_bytes=0)
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "a\\b", ".hidden", "c:x", "", "a\nb", "x" * 201])
+def test_a_data_name_is_no_path(name: str) -> None:
+    with pytest.raises(ValueError, match="data name"):
+        DataRef(name=name, sha256=HEX, size_bytes=1)
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
+def test_a_loss_that_is_not_finite_is_null_for_the_others(loss: float) -> None:
+    beat = Beat(phase="train", loss=loss)
+    assert decode(encode(beat, nonce="n"), Beat) == Beat(phase="train", loss=None)
+    evaluated = EvalRecord(round=3, learner="mac", loss=loss, metrics={"accuracy": 0.5, "perplexity": loss})
+    assert evaluated.metrics == {"accuracy": 0.5}
+    assert decode(encode(evaluated, nonce="n"), EvalRecord) == EvalRecord(
+        round=3, learner="mac", loss=None, metrics={"accuracy": 0.5}
+    )
+    for kind, place in ((Snapshot, "train_loss"), (RoundRecord, "participants.0.train_loss")):
+        record = msgspec.convert(swapped(HONEST[kind], place, loss), type=kind)
+        assert decode(encode(record, nonce="n"), kind) == decode(wire(json.dumps(swapped(HONEST[kind], place, None))), kind)
+
+
+def test_nan_and_infinity_are_no_json() -> None:
+    for word in ("NaN", "Infinity", "-Infinity", "1e999"):
+        with pytest.raises(RecordError):
+            decode(wire('{"phase":"train","tokens_per_s":%s}' % word), Beat)  # noqa: UP031
+
+
+def test_another_format_says_so_before_its_fields_are_found_wrong() -> None:
+    newer = MANIFEST | {"format": FORMAT + 1, "algorithm": {"method": "telepathy"}}
+    with pytest.raises(FormatMismatch, match="runs/x has format 2, this swarm reads format 1: upgrade swarm here"):
+        decode(wire(json.dumps(newer)), Manifest, where="runs/x")
+    with pytest.raises(FormatMismatch):
+        decode(wire('{"uuid":"x","format":7}'), Marker)
+    # One that can be read is handed over: its reader compares `format`.
+    assert decode(wire(json.dumps(MANIFEST | {"format": 2})), Manifest).format == 2
+    for fmt in (FORMAT, "2", None, [], 1.5):
+        with pytest.raises(RecordError):
+            decode(wire(json.dumps(newer | {"format": fmt})), Manifest)
+    # Records without that field are not asked.
+    with pytest.raises(RecordError):
+        decode(wire('{"action":"dance","format":2}'), Control)
+
+
+def test_errors_say_where_and_what() -> None:
+    with pytest.raises(RecordError, match=r"^runs/r/x: learner must be 1 to 64 of .*, got 'Mac' - at `\$.participants\[0\]`"):
+        decode(wire(json.dumps(swapped(ROUND, "participants.0.learner", "Mac"))), RoundRecord, where="runs/r/x")
+    with pytest.raises(SwarmError, match=r"^record: the body's SHA-256 is not the envelope's"):
+        decode(b'{"action":"stop"}\n{"nonce":"n","sha256":"%b"}\n' % HEX.encode(), Control)
+    with pytest.raises(RecordError, match=r"^record: not two lines"):
+        decode(b'{"action":"stop"}\n', Control)
+
+
+def test_a_fragment_of_a_manifest_that_is_not_written_yet_has_no_payload() -> None:
+    assert msgspec.convert(MANIFEST | {"init": []}, type=Manifest).init == ()
+    two = MANIFEST | {"algorithm": {"method": "diloco", "fragments": 2}}
+    assert len(msgspec.convert(two, type=Manifest).init) == 1  # one tensor: one fragment
