@@ -1,0 +1,272 @@
+"""Fixed states, a feed that plays them, and an app over it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+from textual.message import Message
+
+from swarm import api
+from swarm.core.lease import BeatId
+from swarm.core.records import Control, PayloadRef, TaskRef
+from swarm.core.specs import DiLoCo
+from swarm.core.state import ControlRead, EvalRead, LearnerRead, ManifestRead, Polled, RoundRead, ShareLost, SnapshotRead, apply
+from swarm.core.tensorspec import TensorSpec
+from tui.app import SwarmApp
+from tui.messages import Facts, HomePolled, HomeShown, LogLine, RunAt, RunPolled, RunShown
+from tui.transitions import Note
+
+SHARE = "/mnt/share/swarm"
+AT = RunAt(SHARE, "k4m7q2xw")
+NAME = "charlm-brave-otter"
+DEVICES = {"studio": "torch mps", "mbp": "mlx metal", "linux-3090": "torch cuda:0", "air": "mlx metal"}
+
+
+def manifest(*, run: str = AT.run, name: str = NAME, rounds: int | None = 40, start_learners: int = 2) -> api.Manifest:
+    return api.Manifest(
+        run=run,
+        name=name,
+        algorithm=DiLoCo(sync_every=100, quorum_size=2, start_learners=start_learners),
+        task=TaskRef(name="charlm"),
+        tensors=(TensorSpec("embed", "F32", (4, 4)),),
+        schema_sha256="0" * 64,
+        init=(),
+        rounds=rounds,
+        created_by="studio",
+    )
+
+
+def loss_at(round: int, shift: float = 0.0) -> float:
+    return 1.6 + 2.2 / (1 + 0.35 * round) + shift + 0.03 * ((round * 7) % 5 - 2)
+
+
+def round_record(round: int, learners: Iterable[str], rejected: Iterable[api.Rejected] = ()) -> api.RoundRecord:
+    names = tuple(learners)
+    return api.RoundRecord(
+        round=round,
+        fragment=0,
+        step=100 * (round + 1),
+        version=round,
+        parent=None,
+        participants=tuple(
+            api.Participant(
+                learner=name,
+                unit=name,
+                weight=1.0 / len(names),
+                tokens=102_400,
+                steps=100,
+                train_loss=loss_at(round, 0.02 * n),
+                seconds_s=5.6 + n,
+                size_bytes=1 << 20,
+            )
+            for n, name in enumerate(names)
+        ),
+        rejected=tuple(rejected),
+        theta=PayloadRef(round=round, sha256="1" * 64, size_bytes=1 << 20),
+        outer=None,
+        closer=names[0] if names else "",
+        close_s=0.4,
+    )
+
+
+def beat(n: int, learner: str, *, phase: str = "train", round: int = 12, step: int = 0) -> api.Beat:
+    speed = {"studio": 820.0, "mbp": 455.0, "linux-3090": 1210.0, "air": 131.0}.get(learner, 300.0)
+    return api.Beat(
+        phase=phase,  # type: ignore[arg-type]
+        round=round,
+        step=step,
+        steps=100 * round + step,
+        tokens_per_s=speed * (1 + 0.05 * ((n * 7) % 11 - 5)) * (0.4 if n % 9 == 8 else 1.0),
+        loss=loss_at(round, 0.01 * (n % 3)),
+        rss_bytes=int(1.4e9),
+        sent_bytes=12 << 20,
+        received_bytes=11 << 20,
+    )
+
+
+def run_state(
+    *,
+    learners: tuple[str, ...] = ("studio", "mbp", "linux-3090", "air"),
+    closed: int = 12,
+    rounds: int | None = 40,
+    silent: tuple[str, ...] = (),
+    left: tuple[str, ...] = (),
+    polls: int = 24,
+    stop: bool = False,
+    start_learners: int = 2,
+    run: str = AT.run,
+    name: str = NAME,
+    beat_every_s: float = 2.5,
+) -> api.RunState:
+    """As a watch folds it, polling every 2.5 s from second 0. Those in `silent` stop beating after the first third."""
+    state = apply(
+        api.RunState(run=run), ManifestRead(manifest(run=run, name=name, rounds=rounds, start_learners=start_learners))
+    )
+    for round in range(closed):
+        late = (api.Rejected(learner="air", unit="air", reason="late", round=round),) if round % 5 == 4 else ()
+        record = round_record(round, (n for n in learners if not late or n != "air"), late)
+        if stop and round == closed - 1:
+            record = msgspec.structs.replace(record, control=1)
+        state = apply(state, RoundRead(record))
+        state = apply(state, EvalRead(api.EvalRecord(round=round, learner=learners[0], loss=loss_at(round, 0.07))))
+    for n, name_ in enumerate(learners):
+        state = apply(
+            state,
+            LearnerRead(
+                api.LearnerRecord(
+                    learner=name_,
+                    incarnation=1,
+                    machine=f"machine-{n}",
+                    machine_name=name_,
+                    boot="boot",
+                    pid=4000 + n,
+                    process="1",
+                    version="0.1.0",
+                    device=DEVICES.get(name_, "torch cpu"),
+                )
+            ),
+        )
+    phases = ("train", "upload", "wait", "train")
+    for poll in range(polls):
+        beats = {}
+        for n, name_ in enumerate(learners):
+            at = min(poll, polls // 3) if name_ in silent else poll
+            phase = "left" if name_ in left else phases[n % 4]
+            step = 100 if phase in ("upload", "wait") else min(99, 20 + 2 * at)
+            beats[name_] = (BeatId(1, at), beat(at, name_, phase=phase, round=closed, step=step))
+        state = apply(state, Polled(now_s=poll * beat_every_s, beats=beats))
+    if closed and not stop:
+        for name_ in learners[1:3]:
+            if name_ not in silent and name_ not in left:
+                state = apply(state, SnapshotRead(snapshot(closed, name_)))
+    if stop:
+        state = apply(state, ControlRead(1, Control(action="stop", by="studio")))
+    return state
+
+
+def snapshot(round: int, learner: str) -> api.Snapshot:
+    return api.Snapshot(
+        round=round,
+        fragment=0,
+        learner=learner,
+        incarnation=1,
+        unit=learner,
+        base_sha256="2" * 64,
+        schema_sha256="0" * 64,
+        dtype=None,
+        payload=PayloadRef(round=round, sha256="3" * 64, size_bytes=1 << 20),
+        tokens=102_400,
+        steps=100,
+        train_loss=2.0,
+        seconds_s=6.0,
+    )
+
+
+def lost(state: api.RunState, *, after_s: float = 3.0, reason: str = "the share does not answer") -> api.RunState:
+    return apply(state, ShareLost(now_s=(state.polled_at_s or 0.0) + after_s, reason=reason))
+
+
+def job(
+    *, state: str = "running", run: str = AT.run, name: str = NAME, message: str = "", id: str = "20250301-120000-a1b2c3"
+) -> api.Job:
+    return api.Job(
+        id=id,
+        mailbox=SHARE,
+        run=run,
+        run_name=name,
+        learner="studio",
+        state=state,
+        message=message,
+        pid=4000,
+        device="torch mps",
+        log=Path(f"/home/ann/.local/state/swarm/jobs/{id}/log.txt"),
+    )
+
+
+def home(*states: api.RunState, jobs: tuple[api.Job, ...] = (), problem: str = "", remedy: str = "") -> api.Home:
+    return api.Home(mailboxes=(api.MailboxView(location=SHARE, problem=problem, remedy=remedy, runs=states),), jobs=jobs)
+
+
+def home_shown(value: api.Home, *, age_s: float = 0.4, notes: tuple[Note, ...] = ()) -> HomeShown:
+    polled = [s.polled_at_s for v in value.mailboxes for s in v.runs if s.polled_at_s is not None]
+    now_s = max(polled, default=0.0) + age_s
+    return HomeShown(home=value, now_s=now_s, polled_at_s=now_s, notes=notes)
+
+
+LOG = (
+    LogLine("12:03:58 studio joined charlm-brave-otter as studio, torch mps"),
+    LogLine("12:04:02 round 10 closed: 4/4, train 2.099, val 2.154"),
+    LogLine("12:04:09 round 11 closed: 4/4, train 2.031, val 2.095"),
+    LogLine("12:04:12 linux-3090 silent: no beat for 30 s", "warn"),
+)
+
+
+def run_shown(
+    state: api.RunState, *, age_s: float = 0.4, job: api.Job | None = None, log: tuple[LogLine, ...] = LOG, **more: object
+) -> RunShown:
+    now_s = (state.polled_at_s or 0.0) + age_s
+    return RunShown(at=RunAt(SHARE, state.run), state=state, now_s=now_s, job=job, log=log, **more)  # type: ignore[arg-type]
+
+
+class PlayedFeed:
+    """Plays fixed snapshots and notes down the commands."""
+
+    def __init__(self, home: HomeShown | None, run: RunShown | None = None) -> None:
+        self.home, self.run = home, run
+        self.asked: list[tuple[str, object]] = []
+        self.closed = False
+        self._post: Callable[[Message], object] = lambda message: None
+
+    def start(self, post: Callable[[Message], object]) -> None:
+        self._post = post
+        if self.home is not None:
+            self._post(HomePolled(self.home))
+
+    def close(self) -> None:
+        self.closed = True
+
+    def show(self, at: RunAt | None) -> None:
+        self.asked.append(("show", at))
+        if at is not None and self.run is not None:
+            self._post(RunPolled(self.run))
+
+    def tell(self, value: HomeShown | RunShown | Message) -> None:
+        if isinstance(value, HomeShown):
+            self.home = value
+            value = HomePolled(value)
+        elif isinstance(value, RunShown):
+            self.run = value
+            value = RunPolled(value)
+        self._post(value)
+
+    def rescan(self) -> None:
+        self.asked.append(("rescan", None))
+
+    def join(self, at: RunAt) -> None:
+        self.asked.append(("join", at))
+
+    def leave(self, job: str) -> None:
+        self.asked.append(("leave", job))
+
+    def stop(self, at: RunAt) -> None:
+        self.asked.append(("stop", at))
+
+    @property
+    def facts(self) -> Facts:
+        return Facts(home_polls=3, home_poll_s=0.012, run_polls=7, run_poll_s=0.004)
+
+
+def app_over(
+    home: HomeShown | None, run: RunShown | None = None, *, ascii: bool = False, pictures: Path | None = None
+) -> SwarmApp:
+    return SwarmApp(PlayedFeed(home, run), ascii=ascii, home_folder="/home/ann", pictures=pictures)
+
+
+@pytest.fixture
+def fixed() -> SimpleNamespace:
+    """The makers of fixed states."""
+    return SimpleNamespace(**{k: v for k, v in globals().items() if not k.startswith("_")})

@@ -1,0 +1,187 @@
+"""The feed over an API of fakes: what it posts, and that nothing that hangs or breaks ends it."""
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import TypeVar
+
+import pytest
+from textual.message import Message
+
+from tui.feed import Feed, fresh_lines
+from tui.messages import CommandEnded, HomePolled, RunPolled
+
+M = TypeVar("M", bound=Message)
+
+
+class FakeApi:
+    """Each list is played in turn, its last entry for ever; an exception is raised."""
+
+    def __init__(self, homes: list[object], runs: list[object], jobs: tuple[object, ...] = ()) -> None:
+        self.homes, self.runs, self._jobs = homes, runs, jobs
+        self.asked: list[tuple[object, ...]] = []
+        self.problem: Exception | None = None
+
+    def HomeWatch(self, mailboxes: object) -> object:
+        return SimpleNamespace(poll=self._player(self.homes))
+
+    def RunWatch(self, mailbox: str, run: str) -> object:
+        self.asked.append(("watch", mailbox, run))
+        return SimpleNamespace(poll=self._player(self.runs))
+
+    def _player(self, values: list[object]) -> Callable[[], object]:
+        async def poll() -> object:
+            value = values.pop(0) if len(values) > 1 else values[0]
+            if value == "hang":
+                await asyncio.Event().wait()  # for ever: the feed's end cancels it
+            if isinstance(value, Exception):
+                raise value
+            return value
+
+        return poll
+
+    def jobs(self) -> tuple[object, ...]:
+        return self._jobs
+
+    def log_tail(self, job: str, lines: int = 200) -> tuple[str, ...]:
+        return ("joined \x1b[31mred\x1b[0m", "r0 closed")
+
+    def start_join(self, mailbox: str, run: str) -> None:
+        self._do("join", mailbox, run)
+
+    def leave(self, job: str) -> bool:
+        self._do("leave", job)
+        return True
+
+    async def stop_run(self, mailbox: str, run: str) -> None:
+        self._do("stop", mailbox, run)
+
+    def _do(self, *what: object) -> None:
+        self.asked.append(what)
+        if self.problem:
+            raise self.problem
+
+
+class Running:
+    def __init__(self, feed: Feed) -> None:
+        self.feed = feed
+        self.posted: queue.Queue[Message] = queue.Queue()
+
+    def next(self, kind: type[M]) -> M:
+        """The next message of this kind; others are dropped."""
+        while True:
+            message = self.posted.get(timeout=30)
+            if isinstance(message, kind):
+                return message
+
+    def until(self, kind: type[M], fits: Callable[[M], bool]) -> M:
+        while not fits(message := self.next(kind)):
+            pass
+        return message
+
+
+@contextmanager
+def running(api: FakeApi) -> Iterator[Running]:
+    feed = Feed(api, home_s=0.001, run_s=0.001, wall=lambda: "12:00:00")  # type: ignore[arg-type]
+    run = Running(feed)
+    before = set(threading.enumerate())
+    feed.start(run.posted.put)
+    (thread,) = set(threading.enumerate()) - before
+    try:
+        yield run
+    finally:
+        feed.close()
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def test_home_is_posted_with_notes_of_what_changed(fixed: SimpleNamespace) -> None:
+    before, after = fixed.home(jobs=(fixed.job(state="starting"),)), fixed.home(jobs=(fixed.job(),))
+    with running(FakeApi([before, after], [None])) as run:
+        assert run.next(HomePolled).shown.notes == ()
+        (note,) = run.until(HomePolled, lambda m: bool(m.shown.notes)).shown.notes
+        assert (note.n, note.at, note.text) == (1, "12:00:00", "this machine trains charlm-brave-otter as studio")
+
+
+def test_a_broken_poll_is_a_fact_and_not_the_end(fixed: SimpleNamespace) -> None:
+    with running(FakeApi([RuntimeError("boom"), fixed.home()], [None])) as run:
+        assert run.next(HomePolled).shown.home == fixed.home()
+        assert run.feed.facts.errors == ("12:00:00 RuntimeError: boom",)
+
+
+def test_the_run_on_screen_is_followed_with_its_job_and_log(fixed: SimpleNamespace) -> None:
+    before, after = fixed.run_state(closed=3), fixed.run_state(closed=4)
+    api = FakeApi([fixed.home()], [before, before, after], (fixed.job(),))
+    with running(api) as run:
+        run.feed.show(fixed.AT)
+        first = run.next(RunPolled).shown
+        assert (first.at, first.state, first.job) == (fixed.AT, before, fixed.job())
+        assert [line.text for line in first.log] == ["joined red", "r0 closed"]
+        assert first.round_since_s is None
+        later = run.until(RunPolled, lambda m: m.shown.state is after).shown
+        assert later.round_since_s is not None
+        assert later.log[2].text.startswith("12:00:00 round 3 closed")
+        assert len(later.log) == 3
+
+
+def test_a_hanging_share_ages_what_is_shown_and_delays_no_command(fixed: SimpleNamespace) -> None:
+    state = fixed.run_state()
+    api = FakeApi([fixed.home()], [state, "hang", state])
+    with running(api) as run:
+        run.feed.show(fixed.AT)
+        first = run.until(RunPolled, lambda m: m.shown.state is state).shown
+        for _ in range(3):
+            again = run.next(RunPolled).shown
+            assert again.state is state
+            assert again.now_s > first.now_s
+        run.feed.leave("a-job")
+        assert run.next(CommandEnded).problem == ""
+
+
+def test_a_run_that_is_gone_says_so(fixed: SimpleNamespace) -> None:
+    with running(FakeApi([fixed.home()], [fixed.api.RunNotFound("no run k4m7q2xw")])) as run:
+        run.feed.show(fixed.AT)
+        assert run.until(RunPolled, lambda m: bool(m.shown.problem)).shown.problem == "no run k4m7q2xw"
+
+
+def test_another_run_takes_the_place_of_the_first(fixed: SimpleNamespace) -> None:
+    other = fixed.RunAt(fixed.SHARE, "bbbb3333")
+    with running(FakeApi([fixed.home()], [fixed.run_state()])) as run:
+        run.feed.show(fixed.AT)
+        run.next(RunPolled)
+        run.feed.show(other)
+        run.until(RunPolled, lambda m: m.shown.at == other)
+        assert all(run.next(RunPolled).shown.at == other for _ in range(3))
+
+
+@pytest.mark.parametrize("problem", ["", "the data of this task is not here"])
+def test_commands_end_with_a_message(fixed: SimpleNamespace, problem: str) -> None:
+    api = FakeApi([fixed.home()], [None])
+    api.problem = RuntimeError(problem) if problem else None
+    with running(api) as run:
+        for ask, expected in (
+            (lambda: run.feed.join(fixed.AT), ("join", *fixed.AT)),
+            (lambda: run.feed.leave("a-job"), ("leave", "a-job")),
+            (lambda: run.feed.stop(fixed.AT), ("stop", *fixed.AT)),
+        ):
+            ask()
+            ended = run.next(CommandEnded)
+            assert (ended.command, ended.problem) == (expected[0], problem)
+            assert api.asked[-1] == expected
+
+
+def test_commands_before_the_start_and_after_the_end_are_nothing(fixed: SimpleNamespace) -> None:
+    feed = Feed(FakeApi([fixed.home()], [None]))  # type: ignore[arg-type]
+    feed.rescan()
+    feed.close()
+
+
+def test_only_new_log_lines_are_taken() -> None:
+    assert fresh_lines((), ("a", "b")) == ("a", "b")
+    assert fresh_lines(("a", "b"), ("b", "c")) == ("c",)
+    assert fresh_lines(("a", "b"), ("a", "b")) == ()
+    assert fresh_lines(("a", "a"), ("a", "a", "a")) == ("a",)
+    assert fresh_lines(("a",), ("x", "y")) == ("x", "y")

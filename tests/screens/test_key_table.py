@@ -1,0 +1,93 @@
+"""One key table: bindings, footer, palette and help all come from it."""
+
+from types import SimpleNamespace
+
+import pytest
+from textual.binding import Binding
+
+from tui.app import SwarmApp
+from tui.commands import KEYS, Key, Place, bindings, key_names
+from tui.screens.dialogs import Page
+from tui.screens.home import HomeScreen
+from tui.screens.run import RunScreen
+from tui.widgets.keybar import KeyBar
+
+ALL = [(place, key) for place, keys in KEYS.items() for key in keys]
+
+
+@pytest.mark.parametrize(("place", "key"), ALL, ids=lambda value: value.action if isinstance(value, Key) else value.name)
+def test_every_key_has_an_action_where_it_works(place: Place, key: Key) -> None:
+    owner = {Place.EVERYWHERE: SwarmApp, Place.RUN: RunScreen}.get(place, HomeScreen)
+    assert hasattr(owner, f"action_{key.action.partition('(')[0]}")
+
+
+def test_bindings_are_the_table_and_nothing_else() -> None:
+    for place, keys in KEYS.items():
+        made = [(b.key, b.action) for b in bindings(place) if isinstance(b, Binding)]
+        assert made == [(k.keys, k.action) for k in keys if k.action != "command_palette"]
+    assert set(map(id, SwarmApp.BINDINGS)).isdisjoint(map(id, HomeScreen.BINDINGS))
+
+
+def test_no_key_means_two_things_in_one_place() -> None:
+    for place in (Place.HOME, Place.RUN):
+        keys = [k for p in (place, Place.LISTS, Place.EVERYWHERE) for key in KEYS[p] for k in key.keys.split(",")]
+        assert len(keys) == len(set(keys))
+
+
+async def test_help_lists_every_key(fixed: SimpleNamespace) -> None:
+    app = fixed.app_over(fixed.home_shown(fixed.home()))
+    async with app.run_test(size=(120, 36)) as pilot:
+        await pilot.press("question_mark")
+        assert isinstance(app.screen, Page)
+        lines = app.screen.text.splitlines()
+        for _, key in ALL:
+            assert any(key_names(key) in line and key.help in line for line in lines)
+        await pilot.press("q")
+        assert isinstance(app.screen, HomeScreen)
+
+
+async def test_every_possible_key_is_in_the_palette_and_most_in_the_footer(fixed: SimpleNamespace) -> None:
+    shown = fixed.run_shown(fixed.run_state())
+    app = fixed.app_over(fixed.home_shown(fixed.home(shown.state)), shown)
+    async with app.run_test(size=(200, 36)) as pilot:
+        for place in (Place.HOME, Place.RUN):
+            await pilot.pause()
+            titles = {command.title for command in app.get_system_commands(app.screen)}
+            footer = {item.key for _, item in app.screen.query_one(KeyBar).items}
+            for key in (key for p in (place, Place.LISTS, Place.EVERYWHERE) for key in KEYS[p]):
+                if key.action not in ("leave", "command_palette") and not key.priority:
+                    assert f"{key.label} ({key_names(key)})" in titles
+                if key.footer and key.action != "leave":
+                    assert key.keys.split(",")[0] in footer
+            await pilot.press("enter")
+
+
+async def test_the_palette_runs_a_command(fixed: SimpleNamespace) -> None:
+    shown = fixed.run_shown(fixed.run_state())
+    app = fixed.app_over(fixed.home_shown(fixed.home(shown.state)), shown)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await pilot.press("enter", "ctrl+p", *"freeze")
+        await pilot.pause(0.5)
+        await pilot.press("enter")
+        await pilot.pause()
+        run = app.screen
+        assert isinstance(run, RunScreen)
+        assert run.frozen
+
+
+async def test_a_click_in_the_footer_presses_the_key(fixed: SimpleNamespace) -> None:
+    shown = fixed.run_shown(fixed.run_state())
+    app = fixed.app_over(fixed.home_shown(fixed.home(shown.state)), shown)
+    async with app.run_test(size=(120, 36)) as pilot:
+        x = next(x for x, item in app.screen.query_one(KeyBar).items if item.key == "enter")
+        await pilot.click(KeyBar, offset=(x + 3, 0))
+        await pilot.pause()
+        assert isinstance(app.screen, RunScreen)
+
+
+async def test_help_and_commands_stay_in_a_narrow_footer(fixed: SimpleNamespace) -> None:
+    app = fixed.app_over(fixed.home_shown(fixed.home()))
+    async with app.run_test(size=(30, 20)):
+        bar = app.screen.query_one(KeyBar)
+        assert [item.key for _, item in bar.items][-2:] == ["question_mark", "ctrl+p"]
+        assert "? help  ^p commands" in bar.render_line(0).text

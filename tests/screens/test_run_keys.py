@@ -1,0 +1,221 @@
+"""Run: what its keys do, and that it keeps still where it should."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from textual.widgets import Button
+
+from tui.app import SwarmApp
+from tui.messages import LogLine
+from tui.screens.dialogs import Choice
+from tui.screens.run import RunScreen
+from tui.widgets.plot import LossPane
+from tui.widgets.table import Cell, Row, Table
+from tui.widgets.toned import Lines, Words
+
+SIZE = (120, 36)
+
+
+def over(fixed: SimpleNamespace, shown: Any, **more: Any) -> SwarmApp:
+    jobs = (shown.job,) if shown.job else ()
+    app: SwarmApp = fixed.app_over(fixed.home_shown(fixed.home(shown.state, jobs=jobs)), shown, **more)
+    return app
+
+
+def head(app: SwarmApp) -> str:
+    return str(app.screen.query_one("#head", Words).content)
+
+
+def banner(app: SwarmApp) -> str:
+    return str(app.screen.query_one("#banner", Words).content)
+
+
+def learners(app: SwarmApp) -> list[str]:
+    return [row.key for row in app.screen.query_one("#learners", Table).rows]
+
+
+async def test_enter_joins_a_run_that_is_not_trained_here(fixed: SimpleNamespace) -> None:
+    app = over(fixed, fixed.run_shown(fixed.run_state()))
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("enter", "enter")
+        assert isinstance(app.screen, Choice)
+        await pilot.press("enter")
+        assert app.feed.asked[-1] == ("join", fixed.AT)
+        app.feed.tell(fixed.run_shown(fixed.run_state(), job=fixed.job(state="starting")))
+        await pilot.pause()
+        assert "this machine joins as studio" in banner(app)
+        await pilot.press("enter")
+        assert isinstance(app.screen, RunScreen)
+        app.feed.tell(fixed.run_shown(fixed.run_state(), job=fixed.job(state="failed", message="no data here")))
+        await pilot.pause()
+        assert "the worker on this machine failed: no data here" in banner(app)
+        assert "log.txt" in banner(app)
+
+
+@pytest.mark.parametrize("end", ["done", "stopped"])
+async def test_an_ended_run_is_neither_joined_nor_stopped(fixed: SimpleNamespace, end: str) -> None:
+    state = fixed.run_state(closed=40) if end == "done" else fixed.run_state(stop=True)
+    app = over(fixed, fixed.run_shown(state))
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("enter", "enter", "J", "S")
+        assert isinstance(app.screen, RunScreen)
+        assert end in banner(app)
+
+
+async def test_leaving_asks_first(fixed: SimpleNamespace) -> None:
+    app = over(fixed, fixed.run_shown(fixed.run_state(), job=fixed.job()))
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("enter", "L")
+        assert isinstance(app.focused, Button)
+        assert app.focused.id == "cancel"
+        await pilot.press("up", "enter")
+        assert app.feed.asked[-1] == ("leave", fixed.job().id)
+
+
+async def test_stopping_asks_first(fixed: SimpleNamespace) -> None:
+    app = over(fixed, fixed.run_shown(fixed.run_state()))
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("enter", "S", "enter", "S", "k", "enter")
+        assert app.feed.asked[1:] == [("stop", fixed.AT)]
+
+
+async def test_space_freezes_the_view_and_goes_on_with_the_newest(fixed: SimpleNamespace) -> None:
+    app = over(fixed, fixed.run_shown(fixed.run_state()))
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("enter", "space")
+        assert "FROZEN" in head(app)
+        app.feed.tell(fixed.run_shown(fixed.run_state(closed=13)))
+        await pilot.pause()
+        assert "r12/40" in head(app)
+        await pilot.press("space")
+        assert "r13/40" in head(app)
+        assert "FROZEN" not in head(app)
+
+
+async def test_nothing_is_painted_behind_a_dialog(fixed: SimpleNamespace) -> None:
+    app = over(fixed, fixed.run_shown(fixed.run_state()))
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("enter")
+        run = app.screen
+        assert isinstance(run, RunScreen)
+        before = run.shown
+        await pilot.press("S")
+        app.feed.tell(fixed.run_shown(fixed.run_state(closed=13)))
+        await pilot.pause()
+        assert run.shown is before
+        await pilot.press("escape")
+        assert "r13/40" in head(app)
+
+
+async def test_an_unchanged_value_repaints_nothing(fixed: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = fixed.run_state()
+    app = over(fixed, fixed.run_shown(state))
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("enter")
+        await pilot.pause()
+        painted: list[str | None] = []
+        for kind in (Words, Table, Lines, LossPane):
+            monkeypatch.setattr(kind, "refresh", lambda self, *a, **k: painted.append(self.id) or self)
+        app.feed.tell(fixed.run_shown(state))
+        await pilot.pause()
+        assert painted == []
+        app.feed.tell(fixed.run_shown(state, age_s=1.4))
+        await pilot.pause()
+        assert set(painted) == {"head"}
+
+
+async def test_only_the_rows_that_changed_are_repainted(fixed: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = over(fixed, fixed.run_shown(fixed.run_state()))
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("enter")
+        await pilot.pause()
+        table = app.screen.query_one("#learners", Table)
+        regions: list[Any] = []
+        monkeypatch.setattr(Table, "refresh", lambda self, *r, **k: regions.extend(r or ["all"]) or self)
+        rows = list(table.rows)
+        cells = (*rows[2].cells[:1], Cell("? silent", "bad"), *rows[2].cells[2:])
+        table.show((*rows[:2], Row(key=rows[2].key, cells=cells), *rows[3:]))
+        assert [(r.y, r.height) for r in regions] == [(4, 1)]
+
+
+async def test_l_goes_to_the_log_and_back_and_numbers_to_the_panes(fixed: SimpleNamespace) -> None:
+    app = over(fixed, fixed.run_shown(fixed.run_state()))
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("enter")
+        for key, pane in (("l", "log"), ("l", "learners"), ("2", "loss"), ("3", "rounds"), ("4", "log"), ("1", "learners")):
+            await pilot.press(key)
+            assert app.focused is not None
+            assert app.focused.id == pane
+
+
+async def test_the_log_follows_until_the_reader_scrolls_up(fixed: SimpleNamespace) -> None:
+    lines = tuple(LogLine(f"line {n}") for n in range(100))
+    app = over(fixed, fixed.run_shown(fixed.run_state(), log=lines[:90]))
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("enter", "l")
+        log = app.screen.query_one("#log", Lines)
+        assert log.render_line(log.scrollable_content_region.height - 1).text.strip() == "line 89"
+        await pilot.press("g")
+        app.feed.tell(fixed.run_shown(fixed.run_state(), log=lines[:95]))
+        await pilot.pause()
+        assert log.render_line(0).text.strip() == "line 0"
+        await pilot.press("G")
+        app.feed.tell(fixed.run_shown(fixed.run_state(), log=lines))
+        await pilot.pause()
+        assert log.render_line(log.scrollable_content_region.height - 1).text.strip() == "line 99"
+
+
+async def test_sorting_and_filtering_learners(fixed: SimpleNamespace) -> None:
+    app = over(fixed, fixed.run_shown(fixed.run_state(silent=("mbp",))))
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("enter")
+        assert learners(app) == ["air", "linux-3090", "studio", "mbp"]
+        await pilot.press("s", "s", "s", "s")
+        assert learners(app) == ["linux-3090", "studio", "air", "mbp"]
+        await pilot.press("slash", *"silent", "enter")
+        assert learners(app) == ["mbp"]
+
+
+@pytest.mark.parametrize(
+    ("size", "visible"),
+    [
+        ((120, 36), {"learners", "loss", "rounds", "log"}),
+        ((80, 24), {"learners", "loss", "rounds", "log"}),
+        ((59, 24), {"learners"}),
+        ((20, 5), {"learners"}),
+        ((1, 1), set()),
+    ],
+)
+async def test_no_size_is_refused(fixed: SimpleNamespace, size: tuple[int, int], visible: set[str]) -> None:
+    app = over(fixed, fixed.run_shown(fixed.run_state(silent=("air",)), job=fixed.job()))
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("enter")
+        await pilot.resize_terminal(*size)
+        await pilot.pause()
+        panes = {id for id in ("learners", "loss", "rounds", "log") if app.screen.query_one(f"#{id}").region.area}
+        assert panes >= visible
+        assert size[0] >= 60 or panes <= {"learners"}
+        await pilot.press("question_mark", "escape", "q", "escape")
+        await pilot.resize_terminal(*SIZE)
+        assert isinstance(app.screen, RunScreen)
+
+
+async def test_a_snapshot_of_another_run_is_not_shown(fixed: SimpleNamespace) -> None:
+    app = over(fixed, fixed.run_shown(fixed.run_state()))
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("enter")
+        app.feed.tell(fixed.run_shown(fixed.run_state(run="bbbb3333", name="other")))
+        await pilot.pause()
+        assert fixed.NAME in head(app)
+
+
+async def test_plain_ascii_is_ascii_to_the_last_cell(fixed: SimpleNamespace) -> None:
+    shown = fixed.run_shown(fixed.run_state(silent=("air",)), job=fixed.job())
+    app = over(fixed, shown, ascii=True)
+    async with app.run_test(size=SIZE) as pilot:
+        for keys in ((), ("enter",), ("q",), ("escape", "question_mark"), ("escape", "S"), ("escape", "ctrl+p")):
+            await pilot.press(*keys)
+            await pilot.pause()
+            drawn = "".join(segment.text for line in app.screen._compositor.render_strips() for segment in line)
+            assert drawn.isascii(), {c for c in drawn if not c.isascii()}

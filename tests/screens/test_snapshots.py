@@ -1,0 +1,81 @@
+"""Pictures of the screens over fixed states, compared with those that people have looked at.
+
+Look at new ones (snapshot_report.html), then: pytest tests/screens/test_snapshots.py --snapshot-update
+"""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import textual
+from textual.pilot import Pilot
+
+DRAWN_WITH = "8.2.8"
+pytestmark = pytest.mark.skipif(
+    textual.__version__ != DRAWN_WITH, reason=f"the pictures were drawn with Textual {DRAWN_WITH}: another one draws others"
+)
+SIZES = [(120, 36), (80, 24)]
+
+
+@pytest.fixture(autouse=True)
+def same_colours_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.delenv("TEXTUAL_THEME", raising=False)
+
+
+def home_of(fixed: SimpleNamespace, name: str) -> Any:
+    if name == "no-mailbox":
+        return fixed.home_shown(fixed.api.Home())
+    if name == "no-run":
+        return fixed.home_shown(fixed.home())
+    if name == "problem":
+        remedy = "is the share mounted? `swarm init /mnt/share/swarm` makes a mailbox there"
+        return fixed.home_shown(fixed.home(problem="no mailbox is there", remedy=remedy))
+    gone = ("studio", "mbp", "linux-3090", "air")
+    idle = fixed.run_state(run="aaaa2222", name="digits-calm-lynx", left=gone, closed=7, rounds=None)
+    done = fixed.run_state(run="bbbb3333", name="charlm-warm-owl", left=gone, closed=20, rounds=20)
+    failed = fixed.job(id="20250301-113000-d4e5f6", state="failed", run="aaaa2222", name="digits-calm-lynx", message="no data")
+    return fixed.home_shown(fixed.home(fixed.run_state(), idle, done, jobs=(fixed.job(), failed)))
+
+
+def run_of(fixed: SimpleNamespace, name: str) -> Any:
+    match name:
+        case "waiting":
+            return fixed.run_shown(fixed.run_state(learners=("studio",), closed=0), log=())
+        case "silent":
+            return fixed.run_shown(fixed.run_state(silent=("linux-3090",)), job=fixed.job())
+        case "lost":
+            return fixed.run_shown(fixed.lost(fixed.run_state()), age_s=34.0, job=fixed.job())
+        case "done":
+            return fixed.run_shown(fixed.run_state(closed=40, left=("studio", "mbp", "linux-3090", "air")))
+        case _:
+            state = fixed.run_state()
+            return fixed.run_shown(state, job=fixed.job(), round_since_s=state.polled_at_s - 41.0)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=["120x36", "80x24"])
+@pytest.mark.parametrize("name", ["no-mailbox", "no-run", "busy", "problem"])
+def test_home(fixed: SimpleNamespace, snap_compare: Callable[..., bool], name: str, size: tuple[int, int]) -> None:
+    assert snap_compare(fixed.app_over(home_of(fixed, name)), terminal_size=size)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=["120x36", "80x24"])
+@pytest.mark.parametrize("name", ["running", "waiting", "silent", "lost", "done"])
+def test_run(fixed: SimpleNamespace, snap_compare: Callable[..., bool], name: str, size: tuple[int, int]) -> None:
+    app = fixed.app_over(home_of(fixed, "busy"), run_of(fixed, name))
+    assert snap_compare(app, press=["enter"], terminal_size=size, run_before=settle)
+
+
+def test_run_on_a_small_terminal(fixed: SimpleNamespace, snap_compare: Callable[..., bool]) -> None:
+    app = fixed.app_over(home_of(fixed, "busy"), run_of(fixed, "silent"))
+    assert snap_compare(app, press=["enter"], terminal_size=(50, 20))
+
+
+def test_the_question_on_quitting(fixed: SimpleNamespace, snap_compare: Callable[..., bool]) -> None:
+    app = fixed.app_over(home_of(fixed, "busy"), run_of(fixed, "running"))
+    assert snap_compare(app, press=["enter", "q"], terminal_size=(80, 24))
+
+
+async def settle(pilot: Pilot[None]) -> None:
+    await pilot.pause()

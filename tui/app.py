@@ -1,0 +1,257 @@
+"""The app: holds the newest snapshots, hands them to the screen in front, and asks before anything that matters."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import ClassVar, Protocol
+
+from textual import on
+from textual.app import App, SystemCommand
+from textual.filter import LineFilter
+from textual.message import Message
+from textual.screen import Screen
+
+from swarm.api import Job, RunState
+from tui import text
+from tui.asciify import Ascii
+from tui.commands import KEYS, Place, bindings, key_names
+from tui.messages import CommandEnded, Facts, HomePolled, HomeShown, RunAt, RunPolled, RunShown
+from tui.screens.dialogs import CANCEL, Choice, Option, Page
+from tui.screens.home import HomeScreen
+from tui.screens.lists import ListScreen
+from tui.screens.pages import fact_lines, help_lines
+from tui.screens.run import RunScreen
+from tui.transitions import Note
+from tui.view_run import RUNNING_JOB
+
+
+class FeedLike(Protocol):
+    """What the app needs of its feed."""
+
+    def start(self, post: Callable[[Message], object]) -> None: ...
+    def close(self) -> None: ...
+    def show(self, at: RunAt | None) -> None: ...
+    def rescan(self) -> None: ...
+    def join(self, at: RunAt) -> None: ...
+    def leave(self, job: str) -> None: ...
+    def stop(self, at: RunAt) -> None: ...
+    @property
+    def facts(self) -> Facts: ...
+
+
+class SwarmApp(App[None]):
+    TITLE = "swarm"
+    CSS_PATH = "swarm.tcss"
+    BINDINGS: ClassVar = bindings(Place.EVERYWHERE)
+    HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (60, "-narrow"), (100, "-wide")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (28, "-tall")]  # noqa: RUF012
+
+    def __init__(
+        self, feed: FeedLike, *, ascii: bool = False, home_folder: str | None = None, pictures: Path | None = None
+    ) -> None:
+        """`ascii`: draw with plain ASCII only. `home_folder`: shown as `~`. `pictures`: where screenshots go; by default the
+        current folder."""
+        super().__init__()
+        self.feed = feed
+        self.ascii = Ascii(enabled=ascii)
+        self.home_folder = str(Path.home()) if home_folder is None else home_folder
+        self.pictures = pictures
+        self.home: HomeShown | None = None
+        self.run_shown: RunShown | None = None
+        self._told = 0  # the newest note that had its toast
+        self._leaving: set[str] = set()  # jobs that we wait for before we quit
+
+    def on_mount(self) -> None:
+        self.animation_level = "none"
+        self.push_screen(HomeScreen())
+        self.feed.start(self.post_message)
+
+    def on_unmount(self) -> None:
+        self.feed.close()
+
+    def get_line_filters(self) -> list[LineFilter]:
+        return [*super().get_line_filters(), *([self.ascii] if self.ascii.enabled else [])]
+
+    # What the feed tells
+
+    @on(HomePolled)
+    def _home_polled(self, message: HomePolled) -> None:
+        self.home = message.shown
+        self._tell(message.shown.notes)
+        self._update()
+
+    @on(RunPolled)
+    def _run_polled(self, message: RunPolled) -> None:
+        run = self._run_screen
+        if run is None or message.shown.at != run.at:
+            return
+        self.run_shown = message.shown
+        self._tell(message.shown.notes)
+        self._update()
+
+    @on(CommandEnded)
+    def _command_ended(self, message: CommandEnded) -> None:
+        self._leaving.discard(message.what)
+        if message.problem:
+            verb = {"join": "join", "leave": "leave", "stop": "stop"}[message.command]
+            self._toast(f"could not {verb}: {message.problem}", "error")
+            self._quitting = False
+        elif message.command == "stop":
+            self._toast("stop was asked for: it takes effect at the next round")
+        if self._quitting and not self._leaving:
+            self.exit()
+
+    _quitting = False
+
+    def _update(self) -> None:
+        """Nothing is painted behind a dialog: a screen takes the newest snapshot when it is in front again."""
+        if isinstance(self.screen, ListScreen):
+            self.screen.update()
+
+    def _tell(self, notes: tuple[Note, ...]) -> None:
+        for note in notes:
+            if note.n > self._told:
+                self._told = note.n
+                if note.toast:
+                    self._toast(note.text, note.severity)
+
+    def _toast(self, words: str, severity: str = "information") -> None:
+        kind = severity if severity in ("warning", "error") else "information"
+        self.notify(text.plain(words, 300), severity=kind, timeout=10 if kind == "error" else 5, markup=False)  # type: ignore[arg-type]
+
+    # Screens
+
+    @property
+    def _run_screen(self) -> RunScreen | None:
+        return next((s for s in self.screen_stack if isinstance(s, RunScreen)), None)
+
+    def open_run(self, at: RunAt) -> None:
+        self.run_shown = None
+        name = next(
+            (s.name for v in (self.home.home.mailboxes if self.home else ()) for s in v.runs if s.run == at.run), at.run
+        )
+        self.push_screen(RunScreen(at, name))
+        self.feed.show(at)
+
+    def close_run(self) -> None:
+        if isinstance(self.screen, RunScreen):
+            self.feed.show(None)
+            self.pop_screen()
+
+    def action_help(self) -> None:
+        self.push_screen(Page("Keys", help_lines()))
+
+    def action_facts(self) -> None:
+        lines = fact_lines(self.home, self.run_shown, self.feed.facts, size=self.size, theme=self.theme, console=self.console)
+        self.push_screen(Page("Facts for a bug report", lines, copy=self._copy))
+
+    def _copy(self, words: str) -> None:
+        """OSC 52 does nothing in macOS Terminal: on a Mac of one's own, pbcopy does it."""
+        pbcopy = shutil.which("pbcopy") if sys.platform == "darwin" and "SSH_TTY" not in os.environ else None
+        if pbcopy:
+            with contextlib.suppress(OSError, subprocess.SubprocessError):
+                subprocess.run([pbcopy], input=words.encode(), check=True, timeout=2)
+        else:
+            self.copy_to_clipboard(words)
+        self._toast("copied")
+
+    def action_picture(self) -> None:
+        try:
+            path = self.save_screenshot(path=str(self.pictures) if self.pictures else None)
+        except OSError as error:
+            self._toast(f"could not save the picture: {error}", "error")
+        else:
+            self._toast(f"picture saved: {path}")
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        yield SystemCommand("theme", "Choose other colours, light ones among them.", self.action_change_theme)
+        places = [Place.EVERYWHERE]
+        if isinstance(screen, ListScreen):
+            places = [Place.RUN if isinstance(screen, RunScreen) else Place.HOME, Place.LISTS, Place.EVERYWHERE]
+        for place in places:
+            for key in KEYS[place]:
+                if (
+                    key.action != "command_palette"
+                    and not key.priority
+                    and screen.check_action(key.action.partition("(")[0], ())
+                ):
+                    press = partial(self.simulate_key, key.keys.split(",")[0])
+                    yield SystemCommand(f"{key.label} ({key_names(key)})", key.help, press)
+
+    # Questions
+
+    def ask_join(self, at: RunAt, state: RunState) -> None:
+        name = text.plain(state.name, 40)
+        task = text.plain(state.manifest.task.name, 40) if state.manifest else ""
+        words = (
+            ((f"Train {name} on this machine?", "strong"),),
+            ((f"A worker process starts in the background and trains {task}.", ""),),
+            (("It goes on when you quit, if you want it to.", "dim"),),
+        )
+        options = (Option("join", "Join"), CANCEL)
+
+        def answered(answer: str | None) -> None:
+            if answer == "join":
+                self.feed.join(at)
+                self._toast(f"joining {name}")
+
+        self.push_screen(Choice("Join", words, options, focus="join"), answered)
+
+    def ask_stop(self, at: RunAt, state: RunState) -> None:
+        name = text.plain(state.name, 40)
+        words = (
+            ((f"Stop {name} for everybody?", "strong"),),
+            ((f"All its learners end, {len(state.live)} of them live now, on every machine.", ""),),
+            (("They report what they have, and that round is the last. What was trained stays.", "dim"),),
+        )
+
+        def answered(answer: str | None) -> None:
+            if answer == "stop":
+                self.feed.stop(at)
+
+        self.push_screen(Choice("Stop", words, (Option("stop", "Stop it for everybody"), CANCEL), focus="cancel"), answered)
+
+    def ask_leave(self, job: Job) -> None:
+        words = (
+            ((f"Take {text.plain(job.learner, 64)} out of {text.plain(job.run_name, 64)}?", "strong"),),
+            (("The other machines go on. You can join again.", "dim"),),
+        )
+
+        def answered(answer: str | None) -> None:
+            if answer == "leave":
+                self.feed.leave(job.id)
+
+        self.push_screen(Choice("Leave", words, (Option("leave", "Leave the run"), CANCEL), focus="cancel"), answered)
+
+    def action_leave_app(self) -> None:
+        jobs = [job for job in self.home.home.jobs if job.state in RUNNING_JOB] if self.home else []
+        asked = isinstance(self.screen, Choice) and self.screen.id == "quit"
+        if not jobs or asked or self._leaving:
+            self.exit()
+            return
+        names = ", ".join(text.plain(job.run_name, 40) for job in jobs[:3])
+        words = (
+            ((f"This machine trains {names}.", "strong"),),
+            (("Its worker can go on without the screen; swarm tui finds it again.", ""),),
+        )
+        options = (Option("keep", "Quit, and let it train on"), Option("leave", "Leave the run, then quit"), CANCEL)
+
+        def answered(answer: str | None) -> None:
+            if answer == "keep":
+                self.exit()
+            elif answer == "leave":
+                self._quitting = True
+                self._leaving = {job.id for job in jobs}
+                for job in jobs:
+                    self.feed.leave(job.id)
+
+        dialog = Choice("Quit", words, options, focus="keep")
+        dialog.id = "quit"
+        self.push_screen(dialog, answered)

@@ -1,0 +1,104 @@
+"""The key table. Bindings, footer, palette and the help page are all made from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from textual.binding import Binding, BindingType
+
+
+class Place(Enum):
+    """Where a key works; the value is its heading on the help page."""
+
+    EVERYWHERE = "Everywhere"
+    LISTS = "Lists"
+    HOME = "Home"
+    RUN = "Run"
+
+
+@dataclass(frozen=True)
+class Key:
+    keys: str  # as Textual names them, comma-separated; the first one stands in the footer
+    action: str
+    label: str  # one or two words
+    help: str  # one sentence
+    group: str | None = None  # neighbours with the same one share this word in the footer
+    priority: bool = False  # works over dialogs and text fields too
+    footer: bool = True
+    pinned: bool = False  # stands at the right end of the footer, however narrow that is
+
+
+_PANES, _MOVE = "panes", "go"
+
+
+def _panes(*names: str) -> tuple[Key, ...]:
+    return tuple(
+        Key(str(n), f"pane({n})", f"{name} pane", f"Go to the pane: {name}.", _PANES) for n, name in enumerate(names, 1)
+    )
+
+
+KEYS: dict[Place, tuple[Key, ...]] = {
+    Place.EVERYWHERE: (
+        Key("question_mark", "help", "help", "All keys, on one page.", pinned=True),
+        Key("q", "leave_app", "quit", "Quit; asks whether this machine's jobs go on."),
+        Key("ctrl+c,ctrl+q", "leave_app", "quit", "Quit, over a dialog too; twice: at once.", priority=True, footer=False),
+        Key("f8", "picture", "svg", "Save the screen as an SVG file in the current folder."),
+        Key("f12", "facts", "facts", "A page of facts to paste into a bug report."),
+        Key("ctrl+p", "command_palette", "commands", "Find any command by its name.", priority=True, pinned=True),
+    ),
+    Place.HOME: (
+        Key("enter", "open", "open", "Open the run under the cursor, or the run of the job under it."),
+        Key("J", "join", "join", "Train this run on this machine, in a worker process of its own."),
+        Key("S", "stop", "stop", "Stop the run under the cursor, for everybody."),
+        Key("r", "rescan", "rescan", "Look at all mailboxes again now."),
+        *_panes("runs", "jobs"),
+    ),
+    Place.RUN: (
+        Key("enter,J", "join", "join", "Train this run on this machine, in a worker process of its own."),
+        Key("L", "leave", "leave", "Take this machine out of the run; the others go on."),
+        Key("space", "freeze", "freeze", "Freeze the view, never the job; again to go on."),
+        Key("l", "log", "log", "Go to the log, and back to the learners."),
+        Key("S", "stop", "stop", "Stop the run, for everybody."),
+        Key("escape", "back", "back", "Back to the list of runs."),
+        *_panes("learners", "loss", "rounds", "log"),
+    ),
+    Place.LISTS: (
+        Key("s", "sort", "sort", "Sort by the next column; the sorted heading is marked."),
+        Key("slash", "filter", "filter", "Show only the rows that contain a text; esc shows all again."),
+        Key("j,down", "down", "down", "One row down.", _MOVE),
+        Key("k,up", "up", "up", "One row up.", _MOVE),
+        Key("g,home", "first", "first", "The first row.", _MOVE),
+        Key("G,end", "last", "last", "The last row.", _MOVE),
+        Key("pagedown", "page(1)", "page down", "One page down.", footer=False),
+        Key("pageup", "page(-1)", "page up", "One page up.", footer=False),
+    ),
+}  # fmt: skip
+
+
+def bindings(place: Place) -> list[BindingType]:
+    return [
+        Binding(
+            key.keys,
+            key.action,
+            key.label,
+            show=key.footer,
+            priority=key.priority,
+            tooltip=key.help,
+            key_display=None,
+        )
+        for key in KEYS[place]
+        if key.action != "command_palette"  # Textual binds it itself
+    ]
+
+
+_NAMES = {"question_mark": "?", "slash": "/", "escape": "esc", "pagedown": "pgdn", "pageup": "pgup", "ctrl+p": "^p"}
+
+
+def key_name(key: str) -> str:
+    """A key as people write it."""
+    return _NAMES.get(key, key)
+
+
+def key_names(key: Key) -> str:
+    return ", ".join(key_name(k) for k in key.keys.split(","))

@@ -1,0 +1,264 @@
+"""The feed: a daemon thread with an event loop of its own reads the mailboxes, and posts frozen snapshots to the app.
+
+Whatever hangs, hangs here. The screens ask nothing back: they hand over a command and get a message when it has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
+
+from textual.message import Message
+
+from swarm.api import Home, Job, RunState
+from tui import text
+from tui.messages import CommandEnded, Facts, HomePolled, HomeShown, LogLine, RunAt, RunPolled, RunShown
+from tui.transitions import Note, home_notes, mailbox_notes, run_notes
+
+T = TypeVar("T")
+HOME_S = 2.0  # between two looks at all mailboxes
+RUN_S = 1.0  # between two looks at the run on screen
+KEPT = 300  # log lines and notes kept
+_LINE = 400  # characters of a log line
+_TONES = {"information": "", "warning": "warn", "error": "bad"}
+
+
+class HomeSource(Protocol):
+    async def poll(self) -> Home: ...
+
+
+class RunSource(Protocol):
+    async def poll(self) -> RunState: ...
+
+
+class Api(Protocol):
+    """What the feed needs of `swarm.api`."""
+
+    @property
+    def HomeWatch(self) -> Callable[[tuple[str, ...] | None], HomeSource]: ...
+    @property
+    def RunWatch(self) -> Callable[[str, str], RunSource]: ...
+    def jobs(self) -> tuple[Job, ...]: ...
+    def start_join(self, mailbox: str, run: str) -> Job: ...
+    def leave(self, job: str) -> bool: ...
+    async def stop_run(self, mailbox: str, run: str) -> None: ...
+    def log_tail(self, job: str, lines: int = 200) -> tuple[str, ...]: ...
+
+
+class Feed:
+    """`mailboxes`: locations to follow; None: those of the settings. `clock` is monotonic, `wall` the local time of day."""
+
+    def __init__(
+        self,
+        api: Api,
+        mailboxes: tuple[str, ...] | None = None,
+        *,
+        home_s: float = HOME_S,
+        run_s: float = RUN_S,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], str] = lambda: time.strftime("%H:%M:%S"),
+    ) -> None:
+        self._api, self._mailboxes = api, mailboxes
+        self._home_s, self._run_s = home_s, run_s
+        self._clock, self._wall = clock, wall
+        self._post: Callable[[Message], object] = lambda message: None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._rescan = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._following: asyncio.Task[None] | None = None
+        self._noted = 0
+        self._facts = Facts()
+        self._problem = ""  # of the last call that went wrong
+
+    # Called by the app, on its thread.
+
+    def start(self, post: Callable[[Message], object]) -> None:
+        """Begin; `post` must be safe to call from another thread."""
+        self._post = post
+        self._loop = loop = asyncio.new_event_loop()
+        loop.call_soon(self._spawn, self._follow_home())
+        threading.Thread(target=loop.run_forever, name="feed", daemon=True).start()
+
+    def close(self) -> None:
+        """End without waiting: a call that hangs on a share keeps nobody."""
+        self._post = lambda message: None
+        self._call(lambda: asyncio.ensure_future(self._end()))
+
+    def show(self, at: RunAt | None) -> None:
+        """Follow this run beside the mailboxes, and no other."""
+        self._call(self._show, at)
+
+    def rescan(self) -> None:
+        self._call(self._rescan.set)
+
+    def join(self, at: RunAt) -> None:
+        self._command("join", at.run, lambda: in_thread(self._api.start_join, at.mailbox, at.run))
+
+    def leave(self, job: str) -> None:
+        self._command("leave", job, lambda: in_thread(self._api.leave, job))
+
+    def stop(self, at: RunAt) -> None:
+        self._command("stop", at.run, lambda: self._api.stop_run(at.mailbox, at.run))
+
+    @property
+    def facts(self) -> Facts:
+        return self._facts
+
+    # On the feed's own thread from here on.
+
+    def _call(self, callback: Callable[..., object], *args: object) -> None:
+        with contextlib.suppress(RuntimeError):  # closed already
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(callback, *args)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _end(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        asyncio.get_running_loop().stop()
+
+    def _show(self, at: RunAt | None) -> None:
+        if self._following is not None:
+            self._following.cancel()
+        self._following = None if at is None else self._spawn(self._follow_run(at))
+
+    def _command(self, command: Any, what: str, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        async def run() -> None:
+            problem = ""
+            try:
+                await work()
+            except Exception as error:  # whatever it is, the person who pressed the key must read it
+                problem = text.plain(str(error) or type(error).__name__, 500)
+            self._post(CommandEnded(command, what, problem))
+            self._rescan.set()
+
+        self._call(lambda: self._spawn(run()))
+
+    async def _follow_home(self) -> None:
+        watch = self._api.HomeWatch(self._mailboxes)
+        home: Home | None = None
+        notes: deque[Note] = deque(maxlen=KEPT)
+        while True:
+            began_s = self._clock()
+            polled = await self._tried(watch.poll())
+            now_s = self._clock()
+            self._facts = replace(self._facts, home_polls=self._facts.home_polls + 1, home_poll_s=now_s - began_s)
+            if polled is not None:
+                notes.extend(self._numbered([*home_notes(home, polled), *mailbox_notes(home, polled)]))
+                home = polled
+                self._post(HomePolled(HomeShown(home=home, now_s=now_s, polled_at_s=now_s, notes=tuple(notes))))
+            # Not wait_for: it may swallow a cancellation that comes with the event (Python 3.11).
+            asked = asyncio.get_running_loop().create_task(self._rescan.wait())
+            try:
+                await asyncio.wait({asked}, timeout=self._home_s)
+            finally:
+                asked.cancel()
+            self._rescan.clear()
+
+    async def _follow_run(self, at: RunAt) -> None:
+        watch = self._api.RunWatch(at.mailbox, at.run)
+        shown = RunShown(at=at, state=RunState(run=at.run), now_s=self._clock())
+        seen: RunState | None = None
+        tail: tuple[str, ...] = ()
+        log: deque[LogLine] = deque(maxlen=KEPT)
+        notes: deque[Note] = deque(maxlen=KEPT)
+        polling: asyncio.Task[RunState | None] | None = None
+        try:
+            while True:
+                began_s = self._clock()
+                polling = polling or asyncio.get_running_loop().create_task(self._tried(watch.poll()))
+                await asyncio.wait({polling}, timeout=self._run_s)
+                now_s = self._clock()
+                if polling.done():
+                    state, polling = polling.result(), None
+                    self._facts = replace(self._facts, run_polls=self._facts.run_polls + 1, run_poll_s=now_s - began_s)
+                    shown = replace(shown, problem=self._problem if state is None else "")
+                    if state is not None:
+                        fresh = self._numbered(run_notes(seen, state))
+                        notes.extend(fresh)
+                        log.extend(LogLine(f"{n.at} {n.text}", _TONES[n.severity]) for n in fresh)
+                        if seen is not None and state.open_round != shown.state.open_round:
+                            shown = replace(shown, round_since_s=now_s)
+                        seen = state
+                        shown = replace(shown, state=state)
+                job = await self._job(at)
+                if job is not None:
+                    if shown.job is None or shown.job.id != job.id:
+                        tail = ()
+                    lines = await self._tried(in_thread(self._api.log_tail, job.id)) or ()
+                    log.extend(LogLine(text.plain(line, _LINE)) for line in fresh_lines(tail, lines))
+                    tail = lines
+                shown = replace(shown, now_s=now_s, job=job, notes=tuple(notes), log=tuple(log))
+                self._post(RunPolled(shown))
+                await asyncio.sleep(max(0.0, self._run_s - (self._clock() - began_s)))
+        finally:
+            if polling is not None:
+                polling.cancel()
+
+    async def _job(self, at: RunAt) -> Job | None:
+        jobs = await self._tried(in_thread(self._api.jobs)) or ()
+        return next((job for job in jobs if job.run == at.run), None)
+
+    async def _tried(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """The result, or None and a line among the facts: nothing that goes wrong here may end the feed."""
+        try:
+            return await work
+        except Exception as error:
+            self._problem = text.plain(str(error) or type(error).__name__, 500)
+            line = text.plain(f"{self._wall()} {type(error).__name__}: {error}", 500)
+            self._facts = replace(self._facts, errors=(*self._facts.errors, line)[-5:])
+            return None
+
+    def _numbered(self, notes: Iterable[Note]) -> list[Note]:
+        numbered = []
+        for note in notes:
+            self._noted += 1
+            numbered.append(replace(note, n=self._noted, at=self._wall()))
+        return numbered
+
+
+def fresh_lines(before: tuple[str, ...], after: tuple[str, ...]) -> tuple[str, ...]:
+    """The lines of `after` that come behind those of `before`, both being ends of one growing log."""
+    for known in range(min(len(before), len(after)), 0, -1):
+        if before[-known:] == after[:known]:
+            return after[known:]
+    return after
+
+
+async def in_thread(call: Callable[..., T], *args: object) -> T:
+    """Run a blocking call on a daemon thread: the default executor's threads are joined at exit, and one that hangs would
+    hold the exit up."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(result)  # type: ignore[arg-type]
+        else:
+            future.set_exception(error)
+
+    def run() -> None:
+        try:
+            outcome: tuple[T | None, BaseException | None] = (call(*args), None)
+        except Exception as error:
+            outcome = (None, error)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, *outcome)
+
+    threading.Thread(target=run, name="feed-call", daemon=True).start()
+    return await future

@@ -1,0 +1,81 @@
+"""What the feed tells the screens. Values only; a newer one replaces an older one that waits behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from textual.message import Message
+
+from swarm.api import Home, Job, RunState
+from tui.transitions import Note
+
+
+class RunAt(NamedTuple):
+    """Where a run is."""
+
+    mailbox: str
+    run: str
+
+
+@dataclass(frozen=True)
+class HomeShown:
+    home: Home
+    now_s: float  # monotonic, when this was posted
+    polled_at_s: float  # monotonic, when `home` was read
+    notes: tuple[Note, ...] = ()  # this sitting's, oldest first, bounded
+
+
+@dataclass(frozen=True)
+class LogLine:
+    text: str  # harmless already
+    tone: str = ""
+
+
+@dataclass(frozen=True)
+class RunShown:
+    at: RunAt
+    state: RunState
+    now_s: float
+    problem: str = ""  # why the last look failed: the run is gone, or of another format
+    job: Job | None = None  # this machine's newest job in the run
+    round_since_s: float | None = None  # monotonic, when the open round was seen to begin; None: before we looked
+    notes: tuple[Note, ...] = ()
+    log: tuple[LogLine, ...] = ()
+
+
+@dataclass(frozen=True)
+class Facts:
+    """How the feed fares, for the page of debug facts."""
+
+    home_polls: int = 0
+    home_poll_s: float = 0.0  # what the last one took
+    run_polls: int = 0
+    run_poll_s: float = 0.0
+    errors: tuple[str, ...] = ()  # the last unexpected ones
+
+
+class HomePolled(Message):
+    def __init__(self, shown: HomeShown) -> None:
+        super().__init__()
+        self.shown = shown
+
+    def can_replace(self, message: Message) -> bool:
+        return isinstance(message, HomePolled)
+
+
+class RunPolled(Message):
+    def __init__(self, shown: RunShown) -> None:
+        super().__init__()
+        self.shown = shown
+
+    def can_replace(self, message: Message) -> bool:
+        return isinstance(message, RunPolled) and message.shown.at == self.shown.at
+
+
+class CommandEnded(Message):
+    """A command that was handed to the feed: `problem` is '' if it went well."""
+
+    def __init__(self, command: Literal["join", "leave", "stop"], what: str, problem: str = "") -> None:
+        super().__init__()
+        self.command, self.what, self.problem = command, what, problem

@@ -1,0 +1,120 @@
+"""Dialogs: each returns a value, None when it was left with esc."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Button, Input, Static
+
+from tui.widgets.toned import Line, content
+
+
+@dataclass(frozen=True)
+class Option:
+    """A button: what the dialog returns, and its words."""
+
+    value: str
+    label: str
+
+
+CANCEL = Option("cancel", "Cancel")
+
+
+class Choice(ModalScreen[str | None]):
+    """A question with a column of buttons; the one named by `focus` answers enter."""
+
+    BINDINGS: ClassVar = [
+        Binding("escape", "dismiss(None)", "cancel"),
+        Binding("down,j,right,tab", "app.focus_next", "next", show=False),
+        Binding("up,k,left,shift+tab", "app.focus_previous", "previous", show=False),
+    ]
+
+    def __init__(self, title: str, words: Iterable[Line], options: tuple[Option, ...], *, focus: str) -> None:
+        super().__init__()
+        self._title, self._words, self._options, self._first = title, tuple(words), options, focus
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="dialog"):
+            yield Static(content(self._words), id="words")
+            for option in self._options:
+                yield Button(Content(option.label), id=option.value, compact=True)
+
+    def on_mount(self) -> None:
+        self.query_one("#dialog").border_title = Content(self._title)
+        self.query_one(f"#{self._first}").focus()
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        self.dismiss(event.button.id)
+
+
+class Page(ModalScreen[None]):
+    """A page of text to read. `copy`: its plain text can be taken along with `c`."""
+
+    BINDINGS: ClassVar = [
+        Binding("escape,q,enter", "dismiss(None)", "back"),
+        Binding("c", "copy", "copy"),
+        Binding("down,j", "scroll(1)", show=False),
+        Binding("up,k", "scroll(-1)", show=False),
+        Binding("pagedown,space", "scroll(10)", show=False),
+        Binding("pageup", "scroll(-10)", show=False),
+    ]
+
+    def __init__(self, title: str, lines: Iterable[Line], *, copy: Callable[[str], None] | None = None) -> None:
+        super().__init__()
+        self._title, self._lines, self._copy = title, tuple(lines), copy
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(id="page"):
+            yield Static(content(self._lines), id="text")
+
+    def on_mount(self) -> None:
+        page = self.query_one("#page")
+        page.border_title = Content(self._title)
+        page.border_subtitle = Content("esc back" + ("  c copy" if self._copy else ""))
+        page.focus()
+
+    @property
+    def text(self) -> str:
+        return content(self._lines).plain
+
+    def action_scroll(self, rows: int) -> None:
+        self.query_one("#page").scroll_relative(y=rows, animate=False)
+
+    def action_copy(self) -> None:
+        if self._copy is not None:
+            self._copy(self.text)
+
+
+class FilterBar(ModalScreen[None]):
+    """One line at the bottom; the table behind it follows each letter."""
+
+    BINDINGS: ClassVar = [Binding("escape", "clear", "show all")]
+
+    def __init__(self, text: str, narrow: Callable[[str], None]) -> None:
+        super().__init__()
+        self._text, self._narrow = text, narrow
+
+    def compose(self) -> ComposeResult:
+        yield Input(
+            self._text, placeholder="show only rows that contain … (enter keeps, esc shows all)", id="filter", compact=True
+        )
+
+    @on(Input.Changed)
+    def _follow(self, event: Input.Changed) -> None:
+        self._narrow(event.value)
+
+    @on(Input.Submitted)
+    def _keep(self) -> None:
+        self.dismiss(None)
+
+    def action_clear(self) -> None:
+        self._narrow("")
+        self.dismiss(None)

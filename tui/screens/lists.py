@@ -1,0 +1,57 @@
+"""What the screens with lists have in common: moving, sorting, filtering, panes, and no painting behind a dialog."""
+
+from __future__ import annotations
+
+from textual.screen import Screen
+
+from tui.screens.dialogs import FilterBar
+from tui.widgets.table import Table
+from tui.widgets.toned import Toned
+
+
+class ListScreen(Screen[None]):
+    PANES: tuple[str, ...] = ()  # selectors, in the order of their keys; the first one is the main table
+
+    def on_screen_resume(self) -> None:
+        """Back in front: show what has come meanwhile."""
+        self.update()
+
+    def update(self) -> None:
+        """Show the newest snapshot."""
+        raise NotImplementedError
+
+    @property
+    def table(self) -> Table:
+        """The table that has the focus, else the main one."""
+        return self.focused if isinstance(self.focused, Table) else self.query_one(self.PANES[0], Table)
+
+    @property
+    def _list(self) -> Toned:
+        return self.focused if isinstance(self.focused, Toned) else self.table
+
+    def action_down(self) -> None:
+        self._list.move(1)
+
+    def action_up(self) -> None:
+        self._list.move(-1)
+
+    def action_first(self) -> None:
+        self._list.first()
+
+    def action_last(self) -> None:
+        self._list.last()
+
+    def action_page(self, pages: int) -> None:
+        self._list.move(pages * self._list.page_rows)
+
+    def action_sort(self) -> None:
+        self.table.sort_by_next()
+
+    def action_filter(self) -> None:
+        table = self.table
+        self.app.push_screen(FilterBar(table.filter, table.narrow))
+
+    def action_pane(self, n: int) -> None:
+        pane = self.query_one(self.PANES[n - 1])
+        if pane.focusable:
+            pane.focus()

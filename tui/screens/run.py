@@ -1,0 +1,130 @@
+"""Run: one run, live."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+from textual.reactive import reactive
+
+from swarm.api import EvalRecord, RoundRecord, RunState
+from tui import view_run
+from tui.commands import Place, bindings
+from tui.messages import RunAt, RunShown
+from tui.screens.lists import ListScreen
+from tui.widgets.keybar import KeyBar
+from tui.widgets.plot import LossPane
+from tui.widgets.rounds import RoundsPane
+from tui.widgets.table import Table
+from tui.widgets.toned import Lines, Words
+
+if TYPE_CHECKING:
+    from tui.app import SwarmApp
+
+
+class RunScreen(ListScreen):
+    BINDINGS: ClassVar = [*bindings(Place.RUN), *bindings(Place.LISTS)]
+    PANES = ("#learners", "#loss", "#rounds", "#log")
+    app: SwarmApp
+
+    shown: reactive[RunShown | None] = reactive(None, repaint=False)
+    frozen: reactive[bool] = reactive(False, repaint=False)
+
+    def __init__(self, at: RunAt, name: str) -> None:
+        super().__init__()
+        self.at = at
+        self._name_first = name  # until the manifest was read
+        self._possible: tuple[bool, ...] = ()
+        self._drawn: tuple[tuple[RoundRecord, ...], tuple[EvalRecord, ...]] = ((), ())  # whose curves are drawn
+
+    def compose(self) -> ComposeResult:
+        yield Words(id="head")
+        yield Words(id="banner")
+        yield Table(view_run.LEARNER_COLUMNS, name="Learners", id="learners")
+        with Horizontal(id="middle"):
+            yield LossPane(id="loss")
+            yield RoundsPane(id="rounds")
+        yield Lines(follow=True, id="log")
+        yield KeyBar(Place.RUN, Place.LISTS)
+
+    def on_mount(self) -> None:
+        self.query_one("#log", Lines).title("Log", "follow ●")
+        self.query_one("#learners").focus()
+        self._paint()
+
+    def update(self) -> None:
+        newest = self.app.run_shown
+        if not self.frozen and newest is not None and newest.at == self.at:
+            self.shown = newest
+
+    def watch_shown(self) -> None:
+        if self.is_mounted:
+            self._paint()
+
+    def watch_frozen(self) -> None:
+        if self.is_mounted:
+            self.update()
+            self._paint()
+
+    def on_resize(self) -> None:
+        self._headline()
+
+    def _paint(self) -> None:
+        self._headline()
+        shown = self.shown
+        if shown is None:
+            return
+        self.query_one("#banner", Words).show(*view_run.banner(shown))
+        self.query_one("#learners", Table).show(view_run.learner_rows(shown))
+        records = (shown.state.rounds, shown.state.evals)
+        if records[0] is not self._drawn[0] or records[1] is not self._drawn[1]:
+            self._drawn = records
+            self.query_one("#loss", LossPane).show(view_run.curves(*records))
+        self.query_one("#rounds", RoundsPane).show_run(shown)
+        self.query_one("#log", Lines).show(tuple(((line.text, line.tone),) for line in shown.log))
+        possible = tuple(bool(self.check_action(action, ())) for action in ("join", "leave", "stop"))
+        if possible != self._possible:
+            self._possible = possible
+            self.refresh_bindings()
+
+    def _headline(self) -> None:
+        shown = self.shown or RunShown(at=self.at, state=RunState(run=self._name_first), now_s=0.0)
+        line = view_run.headline(shown, width=self.size.width, frozen=self.frozen)
+        self.query_one("#head", Words).show(line)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        shown = self.shown
+        match action:
+            case "join":
+                return shown is not None and view_run.can_join(shown)
+            case "leave":
+                return shown is not None and view_run.runs_here(shown.job)
+            case "stop":
+                return shown is not None and view_run.stoppable(shown.state)
+            case _:
+                return True
+
+    def action_join(self) -> None:
+        if self.shown:
+            self.app.ask_join(self.at, self.shown.state)
+
+    def action_leave(self) -> None:
+        if self.shown and self.shown.job:
+            self.app.ask_leave(self.shown.job)
+
+    def action_stop(self) -> None:
+        if self.shown:
+            self.app.ask_stop(self.at, self.shown.state)
+
+    def action_freeze(self) -> None:
+        self.frozen = not self.frozen
+
+    def action_log(self) -> None:
+        log = self.query_one("#log")
+        target = self.query_one("#learners") if log.has_focus else log
+        if target.focusable:
+            target.focus()
+
+    def action_back(self) -> None:
+        self.app.close_run()

@@ -1,0 +1,129 @@
+"""What changed between two states, in words: for toasts and for the log. Pure; `before` is None on the first look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from swarm.api import EvalRecord, Home, Job, LearnerView, RoundRecord, RunState, train_loss
+from tui import text
+
+Severity = Literal["information", "warning", "error"]
+_CATCH_UP = 3  # more new rounds than that in one poll are a history being read, not news
+
+
+@dataclass(frozen=True)
+class Note:
+    """`n` numbers the notes of a sitting; `at` is the local time of day, for people."""
+
+    text: str
+    severity: Severity = "information"
+    toast: bool = True
+    n: int = 0
+    at: str = ""
+
+
+def run_notes(before: RunState | None, after: RunState) -> Iterator[Note]:
+    if before is None or before.manifest is None:
+        return
+    if after.lost and not before.lost:
+        yield Note(f"share lost: {text.plain(after.lost)}", "error")
+    if before.lost and not after.lost:
+        yield Note("share is back")
+    if before.polled_at_s is None:  # the first beats: everybody would seem to join
+        return
+    yield from _learner_notes(before, after)
+    yield from _round_notes(before, after)
+    if before.phase_is_certain and after.phase_is_certain and before.phase != after.phase:
+        yield from _phase_notes(after)
+
+
+def home_notes(before: Home | None, after: Home) -> Iterator[Note]:
+    """About this machine's jobs."""
+    if before is None:
+        return
+    old = {job.id: job for job in before.jobs}
+    for job in after.jobs:
+        was = old.get(job.id)
+        if was is not None and was.state != job.state:
+            yield from _job_notes(job)
+
+
+def mailbox_notes(before: Home | None, after: Home) -> Iterator[Note]:
+    if before is None:
+        return
+    old = {view.location: view.problem for view in before.mailboxes}
+    for view in after.mailboxes:
+        was = old.get(view.location)
+        if view.problem and was == "":
+            yield Note(f"{text.plain(view.location)}: {text.plain(view.problem)}", "error")
+        elif was and not view.problem:
+            yield Note(f"{text.plain(view.location)} is back")
+
+
+def _learner_notes(before: RunState, after: RunState) -> Iterator[Note]:
+    old = {view.learner: view for view in before.learners}
+    for view in after.learners:
+        was = old.get(view.learner, LearnerView(learner=view.learner))
+        if was.state == view.state and was.incarnation == view.incarnation:
+            continue
+        name = text.plain(view.learner, 64)
+        if view.live and view.incarnation > was.incarnation:
+            yield Note(f"{name} joined" if was.incarnation == 0 else f"{name} joined again")
+        elif view.live and not was.live:
+            yield Note(f"{name} is back")
+        elif was.live and view.state == "left":
+            yield Note(f"{name} left")
+        elif was.live and not view.live:
+            yield Note(f"{name} silent: no beat for {text.span(view.beat_age_s)}", "warning")
+
+
+def _round_notes(before: RunState, after: RunState) -> Iterator[Note]:
+    new = [r for r in after.rounds if r.round >= before.open_round]
+    if (not before.rounds and len(new) > 1) or len(new) > _CATCH_UP:
+        yield Note(f"{text.count(len(new), 'round')} read", toast=False)
+        return
+    evals = {e.round: e for e in after.evals}
+    for record in new:
+        yield Note(round_closed(record, evals.get(record.round)), "warning" if record.rejected else "information", toast=False)
+
+
+def round_closed(record: RoundRecord, evaluated: EvalRecord | None) -> str:
+    parts = [f"round {record.round} closed: {len(record.participants)}/{len(record.participants) + len(record.rejected)}"]
+    trained = train_loss(record)
+    if trained is not None:
+        parts.append(f"train {text.loss(trained)}")
+    if evaluated is not None:
+        parts.append(f"val {text.loss(evaluated.loss)}")
+    parts += [f"{text.plain(r.learner, 64)} {r.reason}" for r in record.rejected]
+    return ", ".join(parts)
+
+
+def _phase_notes(after: RunState) -> Iterator[Note]:
+    match after.phase:
+        case "running":
+            yield Note(f"{text.plain(after.name, 64)} is running")
+        case "done":
+            yield Note(f"{text.plain(after.name, 64)} is done: {text.count(after.open_round, 'round')}")
+        case "stopped":
+            yield Note(f"{text.plain(after.name, 64)} was stopped", "warning")
+        case "idle":
+            yield Note(f"{text.plain(after.name, 64)} is idle: no learner is live", "warning")
+        case "waiting" | "unknown":
+            return
+
+
+def _job_notes(job: Job) -> Iterator[Note]:
+    who, where = text.plain(job.learner, 64), text.plain(job.run_name, 64)
+    match job.state:
+        case "running":
+            yield Note(f"this machine trains {where} as {who}")
+        case "failed":
+            yield Note(f"the worker of {where} failed: {text.plain(job.message)}", "error")
+        case "done":
+            yield Note(f"this machine's job in {where} is done")
+        case "left":
+            yield Note(f"this machine left {where}")
+        case _:
+            return

@@ -1,0 +1,173 @@
+"""What Home says of the known mailboxes and of this machine's jobs: values in, words out. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from swarm.api import Home, Job, RunState
+from tui import text
+from tui.messages import HomeShown, RunAt
+from tui.view_run import METHODS, RUNNING_JOB, STALE_S, joinable, method, phase_cell, round_text
+from tui.widgets.table import Cell, Column, Row
+from tui.widgets.toned import Line, Piece
+
+RUN_COLUMNS = (
+    Column("run", 22, grow=True),
+    Column("method", 7, rank=5),
+    Column("task", 10, rank=2, grow=True),
+    Column("state", 10),
+    Column("round", 8, rank=1, right=True, descending=True),
+    Column("live", 4, rank=3, right=True, descending=True),
+    Column("tok/s", 6, rank=4, right=True, descending=True),
+    Column("mailbox", 16, rank=6, grow=True),
+)
+JOB_COLUMNS = (
+    Column("run", 22),
+    Column("learner", 14, rank=1),
+    Column("state", 10),
+    Column("device", 11, rank=2),
+    Column("last words, or the log", 24, rank=3, grow=True, sortable=False),
+)
+_JOBS = {
+    "starting": ("◌", "accent"),
+    "running": ("●", "good"),
+    "done": ("✓", "dim"),
+    "stopped": ("■", "dim"),
+    "left": ("○", "dim"),
+    "failed": ("✗", "bad"),
+}
+_SEPARATOR = "\n"  # in no location and in no id
+
+
+def row_key(at: RunAt) -> str:
+    return f"{at.mailbox}{_SEPARATOR}{at.run}"
+
+
+def run_at(key: str) -> RunAt | None:
+    mailbox, found, run = key.rpartition(_SEPARATOR)
+    return RunAt(mailbox, run) if found else None
+
+
+def runs(home: Home) -> Iterator[tuple[RunAt, RunState]]:
+    """All runs, those that can be joined first, among them those that are trained."""
+    rank = {"running": 0, "waiting": 0, "idle": 1}
+    found = [(RunAt(view.location, state.run), state) for view in home.mailboxes for state in view.runs]
+    yield from sorted(found, key=lambda each: rank.get(each[1].phase, 2))  # stable: newest first stays
+
+
+def find_run(home: Home, at: RunAt) -> RunState | None:
+    return next((state for where, state in runs(home) if where == at), None)
+
+
+def run_rows(home: Home, here: str = "") -> tuple[Row, ...]:
+    """`here`: this user's home folder, shown as `~`."""
+    mine = {job.run for job in home.jobs if job.state in RUNNING_JOB}
+    return tuple(_run_row(at, state, mine=state.run in mine, here=here) for at, state in runs(home))
+
+
+def _run_row(at: RunAt, state: RunState, *, mine: bool, here: str) -> Row:
+    live = len(state.live)
+    return Row(
+        key=row_key(at),
+        quiet=not joinable(state),
+        cells=(
+            Cell(text.plain(state.name, 64) + ("*" if mine else ""), "strong"),
+            Cell(METHODS.get(method(state), method(state)) or text.NONE),
+            Cell(text.plain(state.manifest.task.name, 40) if state.manifest else text.NONE),
+            phase_cell(state),
+            Cell(round_text(state), order=float(state.open_round)),
+            Cell(str(live) if live else text.NONE, order=float(live)),
+            Cell(text.short(state.tokens_per_s) if live else text.NONE, order=state.tokens_per_s),
+            Cell(text.short_path(text.plain(at.mailbox), here), "dim"),
+        ),
+    )
+
+
+def job_rows(jobs: tuple[Job, ...], here: str = "") -> tuple[Row, ...]:
+    """Those that run first, then the newest."""
+    return tuple(_job_row(job, here) for job in sorted(jobs, key=lambda job: job.state not in RUNNING_JOB))
+
+
+def _job_row(job: Job, here: str) -> Row:
+    mark, tone = _JOBS.get(job.state, ("?", ""))
+    log = Cell(text.short_path(text.plain(str(job.log), 300), here), "dim")
+    return Row(
+        key=job.id,
+        quiet=job.state in ("done", "stopped", "left"),
+        cells=(
+            Cell(text.plain(job.run_name, 64), "strong"),
+            Cell(text.plain(job.learner, 64)),
+            Cell(f"{mark} {text.plain(job.state, 10)}", tone),
+            Cell(text.plain(job.device, 40) or text.NONE),
+            Cell(text.plain(job.message), "bad") if job.state == "failed" and job.message else log,
+        ),
+    )
+
+
+def job_detail(job: Job | None, here: str = "") -> Iterator[Line]:
+    """More of the job under the cursor, if it failed."""
+    if job is None or job.state != "failed":
+        return
+    yield ((f"✗ {text.plain(job.run_name, 40)} failed: ", "bad"), (text.plain(job.message, 400) or "it left no message", ""))
+    yield ((f"  whole log: {text.short_path(text.plain(str(job.log), 300), here)}", "dim"),)
+
+
+def headline(shown: HomeShown | None) -> Line:
+    pieces: list[Piece] = [("swarm ▸ ", "dim"), ("home", "strong")]
+    if shown is None:
+        return (*pieces, ("  looking at the mailboxes …", "dim"))
+    home = shown.home
+    count = sum(len(view.runs) for view in home.mailboxes)
+    here = sum(job.state in RUNNING_JOB for job in home.jobs)
+    boxes = "1 mailbox" if len(home.mailboxes) == 1 else f"{len(home.mailboxes)} mailboxes"
+    pieces.append((f"  {boxes}  {text.count(count, 'run')}", ""))
+    pieces.append((f"  {text.count(here, 'job')} running here", "good") if here else ("  no job running here", "dim"))
+    return tuple(pieces)
+
+
+def banner(shown: HomeShown, here: str = "") -> Iterator[Line]:
+    """Mailboxes that cannot be used, each with what to do about it."""
+    for view in shown.home.mailboxes:
+        where = text.short_path(text.plain(view.location), here)
+        if view.problem:
+            yield ((f"✗ {where}: {text.plain(view.problem)}", "bad"), (_age(shown, view.runs), "dim"))
+            if view.remedy:
+                yield ((f"  {text.plain(view.remedy)}", ""),)
+        elif lost := next((state.lost for state in view.runs if state.lost), None):
+            yield ((f"✗ {where}: share lost: {text.plain(lost)}", "bad"), (_age(shown, view.runs), "dim"))
+
+
+def _age(shown: HomeShown, states: tuple[RunState, ...]) -> str:
+    polled = [state.polled_at_s for state in states if state.polled_at_s is not None]
+    age_s = shown.now_s - max(polled) if polled else 0.0
+    return f"; what is shown is {text.span(age_s)} old" if age_s > STALE_S else ""
+
+
+def empty(shown: HomeShown | None, here: str = "") -> Iterator[Line]:
+    """What stands in the place of the runs while there are none: what was checked, and what to do."""
+    if shown is None or any(view.runs for view in shown.home.mailboxes):
+        return
+    yield ()
+    views = shown.home.mailboxes
+    if not views:
+        yield (("No mailbox is known on this machine.", "strong"),)
+        yield ()
+        yield (
+            ("A mailbox is a folder that all your machines can reach. Make one on a share, or anywhere to try it alone:", ""),
+        )
+        yield (("    swarm init DIR", "accent"),)
+        yield ()
+        yield (("Looked at: --mailbox, SWARM_MAILBOX, and the settings.", "dim"),)
+        return
+    if all(view.problem for view in views):  # the banner says which
+        yield (("No mailbox answers.", "strong"), (" It is tried again all the time.", ""))
+        return
+    yield (("No run yet.", "strong"), (" Start one here, then join it on your other machines:", ""))
+    yield (("    swarm start diloco --task charlm", "accent"),)
+    yield (("or watch two learners on this machine:", ""),)
+    yield (("    swarm demo", "accent"),)
+    yield ()
+    for view in views:
+        where = text.short_path(text.plain(view.location), here)
+        mark: Piece = ("✗ ", "bad") if view.problem else ("✓ ", "good")
+        yield (mark, (f"{where}: ", "dim"), (text.plain(view.problem) or "a mailbox, no run", "dim"))

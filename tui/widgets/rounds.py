@@ -1,0 +1,32 @@
+"""The rounds: the open one, then the closed ones, newest first; all in one line where there is only one."""
+
+from __future__ import annotations
+
+from tui import view_run
+from tui.messages import RunShown
+from tui.widgets.toned import Lines
+
+
+class RoundsPane(Lines):
+    def __init__(self, *, id: str) -> None:
+        super().__init__(id=id)
+        self._value: RunShown | None = None
+
+    def on_mount(self) -> None:
+        self.title("Rounds")
+
+    def show_run(self, shown: RunShown) -> None:
+        self._value = shown
+        self._fill()
+
+    def on_resize(self) -> None:
+        super().on_resize()
+        self._fill()
+
+    def _fill(self) -> None:
+        if self._value is None:
+            return
+        if self.scrollable_content_region.height <= 1:
+            self.show((view_run.rounds_summary(self._value),))
+        else:
+            self.show((view_run.open_round_line(self._value), *view_run.closed_round_lines(self._value.state)))
