@@ -128,6 +128,12 @@ class FaultyMailbox:
         self._shown.update(keys)
         return keys
 
+    async def names(self, prefix: str) -> Sequence[str]:
+        fault = await self._before("names", prefix)
+        names = await self.inner.names(prefix)
+        self._after(fault)
+        return names
+
     async def delete(self, keys: Sequence[str]) -> None:
         fault = await self._before("delete", keys[0] if keys else "")
         await self.inner.delete(keys)
@@ -141,6 +147,9 @@ class FaultyMailbox:
 
     async def close(self) -> None:
         await self.inner.close()
+
+    def outstanding_s(self) -> float:
+        return self.inner.outstanding_s()
 
 
 class _Torn:
