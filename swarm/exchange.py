@@ -15,8 +15,8 @@ from swarm.core import keys
 from swarm.core.errors import MailboxCorrupt, PayloadCorrupt, PayloadMissing
 from swarm.core.records import INIT, Manifest, PayloadRef, RoundRecord, Snapshot, encode
 from swarm.mailbox.contract import Buffer, Mailbox
-from swarm.tape import Tape, nonce
-from swarm.tensors.payload import Packed, unpack, verify
+from swarm.tape import Tape, derived_nonce, nonce
+from swarm.tensors.payload import Packed, check, unpack, verify
 from swarm.tensors.schema import Schema
 
 if TYPE_CHECKING:
@@ -51,10 +51,14 @@ class Exchange(Tape):
     def theta_ref(self, fragment: int, record: RoundRecord | None) -> PayloadRef:
         return self.manifest.init[fragment] if record is None else record.theta
 
-    async def fetch(self, fragment: int, ref: PayloadRef) -> Tensors:
-        """A theta or outer payload of `fragment`, verified: read-only arrays by name. Raises PayloadMissing, PayloadCorrupt."""
+    async def fetch(self, fragment: int, ref: PayloadRef, *, dtype: str | None = None) -> Tensors:
+        """A theta or outer payload of `fragment`, verified: read-only arrays by name. `dtype`: of all tensors (outer: F32);
+        None: each parameter's own. Raises PayloadMissing, PayloadCorrupt; HeaderError, SchemaMismatch for a payload that no
+        honest closer commits."""
         key = self.keys.init_blob(fragment, ref.sha256) if ref.round == INIT else self.keys.round_blob(ref.round, ref.sha256)
-        return await self._payload(key, ref)
+        tensors = await self._payload(key, ref)
+        check(tensors, [self.schema[name] for name in self.plan[fragment]], dtype)
+        return tensors
 
     async def fetch_delta(self, snapshot: Snapshot) -> Tensors:
         """A snapshot's delta, verified. Raises PayloadMissing, PayloadCorrupt, HeaderError."""
@@ -84,7 +88,7 @@ class Exchange(Tape):
         ref = PayloadRef(round=snapshot.round, sha256=packed.sha256, size_bytes=packed.size_bytes)
         snapshot = msgspec.structs.replace(snapshot, payload=ref)
         key = self.keys.snapshot(snapshot.round, unit=snapshot.unit, learner=snapshot.learner, incarnation=snapshot.incarnation)
-        await self.mailbox.put(key, [encode(snapshot, nonce=nonce())])
+        await self.mailbox.put(key, [encode(snapshot, nonce=derived_nonce(snapshot))])
         return snapshot
 
     async def store(self, round: int, tensors: Tensors) -> PayloadRef:
@@ -106,7 +110,7 @@ class Exchange(Tape):
         for kind in ("blobs/rounds/", "blobs/snapshots/", "snapshots/", "claims/"):
             prefix = f"{self.keys.root}/{kind}"
             for name in await self.mailbox.names(prefix):
-                if name.isdigit() and int(name) <= last:
+                if name.isdecimal() and int(name) <= last:
                     doomed += await self.mailbox.list(f"{prefix}{name}/")
         doomed = [key for key in doomed if key.rsplit("/", 1)[1].split(".")[0] not in kept]
         if doomed:

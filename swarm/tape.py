@@ -5,6 +5,7 @@ Every read is bounded and tolerant of foreign names; what is read twice is asked
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
@@ -41,6 +42,11 @@ def nonce() -> str:
     return uuid.uuid4().hex
 
 
+def derived_nonce(body: msgspec.Struct) -> str:
+    """The nonce of a record that only one incarnation can write, and writes again after a lost reply: the same bytes."""
+    return hashlib.sha256(msgspec.json.encode(body)).hexdigest()[:32]
+
+
 class Tape:
     """The records of one run."""
 
@@ -53,9 +59,9 @@ class Tape:
 
     async def newest_round(self) -> int:
         """Number of the newest committed round, INIT if there is none. Its cost does not grow with the run."""
-        shards = [int(name) for name in await self.mailbox.names(f"{self.keys.root}/rounds/") if name.isdigit()]
+        shards = [int(name) for name in await self.mailbox.names(f"{self.keys.root}/rounds/") if name.isdecimal()]
         # The newest shard may be an empty folder: a commit was under way, or its writer died.
-        for shard in sorted(shards, reverse=True)[:2]:
+        for shard in sorted(shards, reverse=True):
             found = await self._rounds_in(shard)
             if found:
                 return found[-1]
@@ -63,9 +69,14 @@ class Tape:
 
     async def rounds_after(self, round: int) -> int:
         """The newest round that is committed without a gap after `round`; `round` itself if nothing is new. One list, but
-        after a long absence a few."""
+        after a long absence a few. Raises MailboxMoved if `round` itself is gone."""
         shard = (round + 1) // keys.SHARD
-        newest = _contiguous(round, await self._rounds_in(shard, after=round))
+        listed = await self._rounds_in(shard, after=round - 1)
+        # A listing may be late, so that only a look tells. In a copy restored from before that round nobody would ever add
+        # the one that is waited for here.
+        if round // keys.SHARD == shard and round not in listed and await self.mailbox.read(self.keys.round(round)) is None:
+            raise MailboxMoved(f"{self.keys.round(round)}: gone: the mailbox was replaced or restored from an older copy")
+        newest = _contiguous(round, (n for n in listed if n > round))
         if newest == (shard + 1) * keys.SHARD - 1:
             newest = max(newest, await self.newest_round())
         return newest
@@ -73,7 +84,7 @@ class Tape:
     async def _rounds_in(self, shard: int, after: int = INIT) -> list[int]:
         after_key = self.keys.round(after) if after >= 0 else ""
         found = await self.mailbox.list(self.keys.shard(shard), after_key)
-        return sorted(n for n in map(keys.parse_round, found) if n is not None)
+        return sorted({n for n in map(keys.parse_round, found) if n is not None})
 
     async def round(self, round: int) -> RoundRecord | None:
         """The record of `round`, None if it is not committed. Raises MailboxMoved if its parent is not the record that was
@@ -125,12 +136,12 @@ class Tape:
             if key in known:
                 found[key] = known[key]
                 continue
-            data = await self.mailbox.read(key)
-            if data is None:
-                continue
             try:
+                data = await self.mailbox.read(key)
+                if data is None:
+                    continue
                 snapshot = decode(data, Snapshot, where=key)
-            except RecordError:
+            except (RecordError, MailboxCorrupt):  # one learner's bad record must not stop the others
                 found[key] = None
                 continue
             honest = (snapshot.round, snapshot.unit, snapshot.learner, snapshot.incarnation) == named[:4]
@@ -152,13 +163,13 @@ class Tape:
             if old is not None and old[0] == ident:
                 found[learner] = old
                 continue
-            data = await self.mailbox.read(key)
             try:
+                data = await self.mailbox.read(key)
                 if data is not None:
                     found[learner] = (ident, decode(data, Beat, where=key))
                 elif old is not None:
                     found[learner] = old
-            except RecordError:
+            except (RecordError, MailboxCorrupt):
                 if old is not None:
                     found[learner] = old
         return found
@@ -168,12 +179,13 @@ class Tape:
         found: dict[int, Claim] = {}
         for key in await self.mailbox.list(self.keys.claims(round)):
             n = keys.parse_claim(key)
-            data = await self.mailbox.read(key) if n is not None else None
-            if n is None or data is None:
+            if n is None:
                 continue
             try:
-                found[n] = decode(data, Claim, where=key)
-            except RecordError:
+                data = await self.mailbox.read(key)
+                if data is not None:
+                    found[n] = decode(data, Claim, where=key)
+            except (RecordError, MailboxCorrupt):
                 found[n] = Claim(round=round, learner="", incarnation=0)
         return found
 
@@ -211,15 +223,20 @@ class Tape:
         found = await self.mailbox.list(self.keys.evals, after)
         return sorted(n for n in map(keys.parse_eval, found) if n is not None)
 
-    async def register(self, record: LearnerRecord) -> bool:
-        """Take an incarnation; False if another process took it first."""
-        return await self.mailbox.create(self.keys.learner(record.learner, record.incarnation), encode(record, nonce=nonce()))
+    async def register(self, record: LearnerRecord, *, nonce: str) -> bool:
+        """Take an incarnation; False if another process took it first. Repeat it with the same `nonce`."""
+        return await self.mailbox.create(self.keys.learner(record.learner, record.incarnation), encode(record, nonce=nonce))
 
-    async def beat(self, learner: str, incarnation: int, n: int, beat: Beat) -> None:
-        """Write beat `n` and remove the one that fell out of the last few."""
+    async def beat(self, learner: str, incarnation: int, n: int, beat: Beat, *, tidy: bool = False) -> None:
+        """Write beat `n` and remove the one that fell out of the last few; with `tidy`, whatever else of `learner` is older,
+        earlier incarnations' included."""
         await self.mailbox.put(self.keys.beat(learner, incarnation, n), [encode(beat, nonce=nonce())])
-        if n >= BEATS_KEPT:
-            await self.mailbox.delete([self.keys.beat(learner, incarnation, n - BEATS_KEPT)])
+        old = [self.keys.beat(learner, incarnation, n - BEATS_KEPT)] if n >= BEATS_KEPT else []
+        if tidy:
+            named = [(keys.parse_beat(key), key) for key in await self.mailbox.list(self.keys.beats_of(learner))]
+            old = [key for ident, key in named if ident is not None and ident[1:] <= (incarnation, n - BEATS_KEPT)]
+        if old:
+            await self.mailbox.delete(old)
 
     async def claim(self, round: int, n: int, claim: Claim) -> bool:
         return await self.mailbox.create(self.keys.claim(round, n), encode(claim, nonce=nonce()))
@@ -241,7 +258,9 @@ class Tape:
                 return n
 
     async def claim_eval(self, round: int, claim: Claim) -> bool:
-        return await self.mailbox.create(self.keys.eval_claim(round), encode(claim, nonce=nonce()))
+        """Whether the evaluation of `round` is the claimant's. Made again after a lost reply, the answer is the same: the nonce
+        follows from the claim, which one incarnation makes once."""
+        return await self.mailbox.create(self.keys.eval_claim(round), encode(claim, nonce=derived_nonce(claim)))
 
     async def write_eval(self, record: EvalRecord) -> bool:
         return await self.mailbox.create(self.keys.eval(record.round), encode(record, nonce=nonce()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from swarm.core import keys
@@ -47,14 +48,20 @@ def sort_out(
 
 
 def late(snapshots: Iterable[str], committed: RoundRecord) -> list[Rejected]:
-    """Snapshots, by key, that `committed` does not list: they came after it."""
-    listed = {(p.unit, p.learner) for p in committed.participants}
-    listed |= {(r.unit, r.learner) for r in committed.rejected if r.round == committed.round}
+    """Snapshots, by key, that `committed` does not list: they came after it. Of several incarnations of a learner, each is
+    listed for itself."""
+    listed = Counter((p.unit, p.learner) for p in committed.participants)
+    listed.update((r.unit, r.learner) for r in committed.rejected if r.round == committed.round)
     found = []
-    for key in sorted(snapshots):
+    for key in sorted(set(snapshots)):
         named = keys.parse_snapshot(key)
-        if named is not None and (named[1], named[2]) not in listed:
-            found.append(Rejected(learner=named[2], unit=named[1], reason="late", round=committed.round))
+        if named is None:
+            continue
+        _, unit, learner, _, _ = named
+        if listed[unit, learner]:
+            listed[unit, learner] -= 1
+        else:
+            found.append(Rejected(learner=learner, unit=unit, reason="late", round=committed.round))
     return found
 
 

@@ -26,9 +26,9 @@ class Fault:
     lose     the call has its effect, then raises `error`: the reply is lost
     tear     a put fails when it has written `chunks` chunks; other calls fail
     delay    `wait()` is awaited before the effect
-    late     a listing shows only what this handle has been shown before
-    double   a listing names every key twice
-    foreign  a listing names keys that no swarm wrote
+    late     `list` and `names` show only what a `list` of this handle has shown before
+    double   they give everything twice
+    foreign  they give names that no swarm wrote
 
     The key of a put that computes it is matched as ''.
     """
@@ -128,6 +128,20 @@ class FaultyMailbox:
         self._shown.update(keys)
         return keys
 
+    async def names(self, prefix: str) -> Sequence[str]:
+        fault = await self._before("names", prefix)
+        names = await self.inner.names(prefix)
+        self._after(fault)
+        match fault and fault.kind:
+            case "late":
+                shown = {key[len(prefix) :].partition("/")[0] for key in self._shown if key.startswith(prefix)}
+                return [name for name in names if name in shown]
+            case "double":
+                return [name for name in names for _ in range(2)]
+            case "foreign":
+                return sorted({*names, *FOREIGN})
+        return names
+
     async def delete(self, keys: Sequence[str]) -> None:
         fault = await self._before("delete", keys[0] if keys else "")
         await self.inner.delete(keys)
@@ -139,8 +153,14 @@ class FaultyMailbox:
         self._after(fault)
         return removed
 
+    def outstanding_s(self) -> float:
+        return self.inner.outstanding_s()
+
     async def close(self) -> None:
         await self.inner.close()
+
+    def outstanding_s(self) -> float:
+        return self.inner.outstanding_s()
 
 
 class _Torn:

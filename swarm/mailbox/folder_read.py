@@ -203,22 +203,28 @@ class FolderReader:
 
         Links are not followed: they could lead out of the mailbox.
         """
-        names: dict[str, bool] = {}
-        try:
-            with os.scandir(self.path(folder)) as entries:
-                for entry in entries:
-                    if is_key(entry.name):
-                        if entry.is_dir(follow_symlinks=False):
-                            names[entry.name] = True
-                        elif entry.is_file(follow_symlinks=False):
-                            names[entry.name] = False
-        except OSError as error:
-            if error.errno not in ABSENT:
-                raise
-            self._names.forget_above(f"{folder}/")
-            return {}
-        self._names.remember(folder, names)
-        return names
+        for _ in range(2):  # an NFS client's memory of a folder that was deleted and made again is mended by the first error
+            try:
+                with os.scandir(self.path(folder)) as entries:
+                    names = dict(filter(None, map(_ours, entries)))
+            except OSError as error:
+                if error.errno not in ABSENT:
+                    raise
+                if folder == RUNS:
+                    raise MailboxMoved(f"{self.root}: no folder {RUNS}/ there: is the share mounted?") from error
+            else:
+                self._names.listed(folder, names)
+                return names
+        self._names.forget_above(f"{folder}/")
+        return {}
+
+
+def _ours(entry: os.DirEntry[str]) -> tuple[str, bool] | None:
+    """The name, and whether it is a folder's; None for what no swarm made."""
+    if not is_key(entry.name):
+        return None
+    is_folder = entry.is_dir(follow_symlinks=False)
+    return (entry.name, is_folder) if is_folder or entry.is_file(follow_symlinks=False) else None
 
 
 def _some_after(folder: str, after: str) -> bool:

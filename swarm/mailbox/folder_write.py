@@ -60,6 +60,8 @@ class FolderFiles(FolderReader):
             with self._staged() as staged:
                 self.stage_record(staged, record)
                 won = self.patiently(partial(self._publish_record, staged, folder, record))
+            self._names.written(folder)
+            self._names.written(key)
             if won:
                 _sync_folder(self.path(os.path.dirname(folder)))
         return won
@@ -72,6 +74,7 @@ class FolderFiles(FolderReader):
             name = check_put_key(key() if callable(key) else key)
             with foreign(self.root):
                 self.patiently(partial(self._publish_object, staged, name, size))
+                self._names.written(name)
                 _sync_folder(self.path(os.path.dirname(name)))
         return name
 
@@ -228,8 +231,9 @@ class FolderFiles(FolderReader):
                 os.chmod(path, mode | wanted)
 
     def _lost_folder(self, error: OSError) -> None:
-        if error.errno in (errno.ENOENT, errno.ESTALE):  # pruned by another machine: make it again
-            self._made.clear()
+        if error.errno in (errno.ENOENT, errno.ESTALE):
+            self.guard()  # the share may be gone
+            self._made.clear()  # else a folder was pruned by another machine: make it again
 
     def _delete(self, key: str) -> None:
         attempt = self._delete_record if key.endswith(f"/{RECORD}") else self._delete_object

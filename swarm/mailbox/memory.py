@@ -22,7 +22,7 @@ from swarm.mailbox.disk import as_bytes
 
 
 class MemoryStore:
-    """What several MemoryMailbox share: objects by key."""
+    """What several MemoryMailbox share, on threads of their own if need be: objects by key."""
 
     def __init__(self, id: str | None = None) -> None:
         self.id = id or uuid4().hex
@@ -82,14 +82,14 @@ class MemoryMailbox:
     async def list(self, prefix: str, after: str = "") -> list[str]:
         check_prefix(prefix)
         await asyncio.sleep(0)
-        keys = sorted(key for key in self.store.objects if key.startswith(prefix) and key > after)
+        keys = sorted(key for key in tuple(self.store.objects) if key.startswith(prefix) and key > after)
         await asyncio.sleep(0)
         return keys
 
     async def names(self, prefix: str) -> Sequence[str]:
         check_prefix(prefix)
         await asyncio.sleep(0)
-        found = {key[len(prefix) :].split("/", 1)[0] for key in self.store.objects if key.startswith(prefix)}
+        found = {key[len(prefix) :].split("/", 1)[0] for key in tuple(self.store.objects) if key.startswith(prefix)}
         await asyncio.sleep(0)
         return sorted(found)
 

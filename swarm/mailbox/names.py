@@ -1,32 +1,43 @@
-"""What listings have shown lately, so that an object that was listed is opened without listing its folder again."""
+"""What is known to be there, from listings and from one's own writes, so that it is opened without listing its folder again."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Container
+from collections.abc import Iterable
 
 FOLDERS = 512
 
 
 class Names:
-    """Names by folder, of the folders listed last. Says only that a name was there: absence is asked anew each time."""
+    """Names by folder, of the folders seen last. Says only that a name was there: absence is asked anew each time."""
 
     def __init__(self, folders: int = FOLDERS) -> None:
         self._folders = folders
-        self._names: OrderedDict[str, Container[str]] = OrderedDict()
+        self._names: OrderedDict[str, set[str]] = OrderedDict()
         self._lock = threading.Lock()
 
     def has(self, folder: str, name: str) -> bool:
         with self._lock:
             return name in self._names.get(folder, ())
 
-    def remember(self, folder: str, names: Container[str]) -> None:
+    def listed(self, folder: str, names: Iterable[str]) -> None:
+        """These and no others are in `folder`."""
         with self._lock:
-            self._names[folder] = names
-            self._names.move_to_end(folder)
-            if len(self._names) > self._folders:
-                self._names.popitem(last=False)
+            self._names[folder] = set(names)
+            self._touch(folder)
+
+    def written(self, path: str) -> None:
+        """`path` is there, though a late listing may not show it yet."""
+        folder, _, name = path.rpartition("/")
+        with self._lock:
+            self._names.setdefault(folder, set()).add(name)
+            self._touch(folder)
+
+    def _touch(self, folder: str) -> None:
+        self._names.move_to_end(folder)
+        if len(self._names) > self._folders:
+            self._names.popitem(last=False)
 
     def forget(self, folder: str) -> None:
         with self._lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -10,8 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from swarm.core.acceptance import late, sort_out
-from swarm.core.errors import HeaderError, PayloadCorrupt, PayloadMissing, SchemaMismatch
-from swarm.core.lease import Leases
+from swarm.core.errors import HeaderError, MailboxMoved, PayloadCorrupt, PayloadMissing, SchemaMismatch
 from swarm.core.records import INIT, Claim, LearnerRecord, Participant, Rejected, RejectReason, RoundRecord, Snapshot
 from swarm.core.rounds import ClaimView, next_claim, weight
 from swarm.exchange import Exchange
@@ -41,12 +41,12 @@ class Closer:
     def __init__(self, exchange: Exchange, me: LearnerRecord, *, offload: Offload[Any] = inline) -> None:
         self.exchange, self.me, self.offload = exchange, me, offload
 
-    async def claim(self, round: int, leases: Leases) -> bool:
-        """Whether closing `round` is up to me: the newest claim is mine, or its holder is gone and I outbid it."""
+    async def claim(self, round: int, works: Callable[[int, Claim], bool]) -> bool:
+        """Whether closing `round` is up to me: the newest claim is mine, or its holder is gone or stuck and I outbid it.
+        `works`: whether the holder of a claim, given with its number, is live and gets on."""
         claims = await self.exchange.claims(round)
         views = [
-            ClaimView(n=n, learner=c.learner, incarnation=c.incarnation, holder_live=leases.holds(c.learner, c.incarnation))
-            for n, c in claims.items()
+            ClaimView(n=n, learner=c.learner, incarnation=c.incarnation, holder_live=works(n, c)) for n, c in claims.items()
         ]
         newest = max(views, key=lambda view: view.n, default=None)
         me = self.me
@@ -70,10 +70,18 @@ class Closer:
         quorum_waited_s: float,
     ) -> Closed | None:
         """Merge and commit; None if another syncer committed first. `before`: the fragment's newest record, None at Θ⁰.
-        `theta`: its parameters, which stay as they are."""
+        `theta`: its parameters, which stay as they are. Raises MailboxMoved, before anything is written, if the round before
+        is not there as this exchange knows it."""
         exchange, spec = self.exchange, self.exchange.manifest.algorithm
         started_s = asyncio.get_running_loop().time()
         fragment = exchange.schedule.fragment(round)
+        came_late: list[Rejected] = []
+        if round > 0:
+            previous = await exchange.round(round - 1)
+            if previous is None:
+                raise MailboxMoved(f"{exchange.keys.round(round - 1)}: gone: a round cannot follow it")
+            came_late = late(await exchange.mailbox.list(exchange.keys.snapshots(round - 1)), previous)
+        parent = await exchange.parent_of(round)
         accepted, rejected = sort_out(
             snapshots,
             round=round,
@@ -92,22 +100,21 @@ class Closer:
             else:
                 deltas.append(delta)
                 counted.append(snapshot)
-        parent = await exchange.parent_of(round)
-        if round > 0:
-            previous = await exchange.round(round - 1)
-            if previous is not None:
-                rejected += late(await exchange.mailbox.list(exchange.keys.snapshots(round - 1)), previous)
-        old = exchange.theta_ref(fragment, before), None if before is None else before.outer
-        new_theta: dict[str, np.ndarray[Any, Any]] | None = None
-        theta_ref, outer_ref = old
-        if counted:
-            momentum = None if old[1] is None else await exchange.fetch(fragment, old[1])
+        theta_ref, outer_ref = exchange.theta_ref(fragment, before), None if before is None else before.outer
+        momentum = await exchange.fetch(fragment, outer_ref, dtype="F32") if counted and outer_ref is not None else None
+        new_theta: dict[str, Any] | None = None
+        while counted and new_theta is None:
             weights = [weight(tokens=s.tokens, steps=s.steps) for s in counted]
-
-            def work() -> tuple[dict[str, Any], dict[str, Any]]:
-                return self._step(exchange.plan[fragment], theta, momentum, deltas, weights)
-
-            new_theta, new_momentum = await self.offload(work)
+            stepped = await self.offload(
+                functools.partial(self._step, exchange.plan[fragment], theta, momentum, list(deltas), weights)
+            )
+            if stepped is None:  # finite deltas, whose sum with Θ or m is not: without the largest it may be
+                largest = await self.offload(functools.partial(_largest, list(deltas)))
+                snapshot = counted.pop(largest)
+                del deltas[largest]
+                rejected.append(Rejected(learner=snapshot.learner, unit=snapshot.unit, reason="norm", round=round))
+                continue
+            new_theta, new_momentum = stepped
             # Both before the record: whoever sees the record can fetch them.
             theta_ref = await exchange.store(round, new_theta)
             outer_ref = await exchange.store(round, new_momentum)
@@ -118,7 +125,7 @@ class Closer:
             version=round if counted else (INIT if before is None else before.version),
             parent=parent,
             participants=tuple(_participant(s) for s in counted),
-            rejected=tuple(rejected),
+            rejected=(*rejected, *came_late),
             theta=theta_ref,
             outer=outer_ref,
             closer=self.me.learner,
@@ -155,16 +162,24 @@ class Closer:
         momentum: Tensors | None,
         deltas: Sequence[Tensors],
         weights: Sequence[float],
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The new (Θ, m) of a fragment."""
+    ) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """The new (Θ, m) of a fragment; None if a number of theirs is not finite."""
         spec = self.exchange.manifest.algorithm
         new_theta, new_momentum = {}, {}
         for name in names:
             t = np.array(theta[name])
             m = np.zeros(t.shape, np.float32) if momentum is None else np.array(momentum[name])
             merge_and_step(t, m, [delta[name] for delta in deltas], weights, lr=spec.outer_lr, beta=spec.outer_momentum)
+            if not (all_finite(t) and all_finite(m)):
+                return None
             new_theta[name], new_momentum[name] = t, m
         return new_theta, new_momentum
+
+
+def _largest(deltas: Sequence[Tensors]) -> int:
+    """The first delta that holds the number of the largest size. Comparisons alone: every machine finds the same."""
+    sizes = [max((float(np.abs(a).max()) for a in delta.values() if a.size), default=0.0) for delta in deltas]
+    return sizes.index(max(sizes))
 
 
 def _participant(snapshot: Snapshot) -> Participant:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -65,8 +66,8 @@ class Handoff:
     # Training thread
 
     def publish(self, publication: Publication) -> None:
+        """Replaces one that is still under way: its round has closed, or this thread would not be further."""
         with self._changed:
-            assert self._outbox is None, "a learner has at most one snapshot under way"
             self._outbox = publication
         self.wake()
 
@@ -80,7 +81,7 @@ class Handoff:
     def wait(self, timeout_s: float) -> None:
         """Until something may have changed, at most `timeout_s`."""
         with self._changed:
-            if not self._inbox and self._ended is None and self._error is None and not self._flush:
+            if not self._inbox and self._ended is None and self._error is None:
                 self._changed.wait(timeout_s)
 
     def evaluated(self, record: EvalRecord) -> None:
@@ -106,15 +107,28 @@ class Handoff:
         with self._changed:
             return self._outbox
 
-    def published(self) -> None:
+    def published(self, publication: Publication) -> None:
+        """It is done with. A later one, which came meanwhile, stays."""
         with self._changed:
-            self._outbox = None
+            if self._outbox is publication:
+                self._outbox = None
             self._changed.notify_all()
 
     def align(self, aligned: Aligned) -> None:
+        """Added to the last one that is not taken yet, so that a long step holds one copy of the model and not one a round;
+        but what is to be evaluated stays as it is."""
         with self._changed:
+            if self._inbox and self._inbox[-1].evaluate is None:
+                before = self._inbox.pop()
+                aligned = dataclasses.replace(aligned, fragments={**before.fragments, **aligned.fragments})
             self._inbox.append(aligned)
             self._changed.notify_all()
+
+    @property
+    def behind(self) -> bool:
+        """Whether the training thread has something to take over yet."""
+        with self._changed:
+            return bool(self._inbox)
 
     def take_evaluated(self) -> EvalRecord | None:
         with self._changed:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import Callable
 
 import msgspec
 
-from swarm.core.errors import WAITED_OUT, LearnerIdTaken
+from swarm.core.errors import WAITED_OUT, LearnerIdTaken, MailboxCorrupt
 from swarm.core.ids import free_learner_id
 from swarm.core.records import Beat, LearnerRecord
 from swarm.exchange import Exchange
+from swarm.runtime.patience import Patience
+from swarm.tape import nonce
 
 
 async def take(
@@ -21,24 +24,35 @@ async def take(
     gone: Callable[[LearnerRecord], bool],
     alive: Callable[[LearnerRecord], bool],
     may_rename: bool,
+    patience: Patience,
 ) -> LearnerRecord:
     """Register the next incarnation of `record.learner`; returns the record as written.
 
     The holder before must be gone: provably (`gone`, as for a killed process of this machine), or it has left, or its
     beat stays the same for a lease. A live one raises LearnerIdTaken with a free id, or, if `may_rename`, that id is taken.
     """
+    wanted, mark = record.learner, nonce()
+    taken: set[str] = set()
     while True:
-        incarnations = await exchange.incarnations(record.learner)
+        incarnations = await patience.through(functools.partial(exchange.incarnations, record.learner))
         newest = incarnations[-1] if incarnations else 0
-        if newest and not await _vacant(exchange, record.learner, newest, gone=gone, alive=alive):
-            free = free_learner_id(record.learner, set(await exchange.mailbox.names(exchange.keys.learners)))
+        if newest and not await patience.through(
+            functools.partial(_vacant, exchange, record.learner, newest, gone=gone, alive=alive)
+        ):
+            taken |= {record.learner, *await patience.through(functools.partial(_names, exchange))}
+            free = free_learner_id(wanted, taken)
             if not may_rename:
                 raise LearnerIdTaken(record.learner, free)
             record = msgspec.structs.replace(record, learner=free)
             continue
         record = msgspec.structs.replace(record, incarnation=newest + 1)
-        if await exchange.register(record):
+        # Repeated with the same nonce: after a lost reply this process recognises its own record.
+        if await patience.through(functools.partial(exchange.register, record, nonce=mark)):
             return record
+
+
+async def _names(exchange: Exchange) -> set[str]:
+    return set(await exchange.mailbox.names(exchange.keys.learners))
 
 
 async def _vacant(
@@ -49,7 +63,10 @@ async def _vacant(
     gone: Callable[[LearnerRecord], bool],
     alive: Callable[[LearnerRecord], bool],
 ) -> bool:
-    holder = await exchange.learner(learner, incarnation)
+    try:
+        holder = await exchange.learner(learner, incarnation)
+    except MailboxCorrupt:  # nobody can be told from it; beats still tell whether somebody is there
+        holder = None
     beat = (await exchange.beats({})).get(learner)
     if beat is not None and beat[0].incarnation == incarnation and beat[1].phase == "left":
         return True
@@ -65,11 +82,12 @@ async def _vacant(
         try:
             now_beat = (await exchange.beats({})).get(learner)
         except WAITED_OUT:
+            until_s = loop.time() + spec.lease_s  # nobody could be heard meanwhile
             continue
         if now_beat is not None and (beat is None or now_beat[0] != beat[0]):
             return now_beat[1].phase == "left"
         if loop.time() - polled_s > max(spec.beat_s, spec.lease_s / 3):
-            until_s = loop.time() + spec.lease_s  # the share was away: nobody could be heard meanwhile
+            until_s = loop.time() + spec.lease_s  # the share hung, or this machine slept
         polled_s = loop.time()
     return True
 
@@ -80,6 +98,7 @@ class Pulse:
     def __init__(self, exchange: Exchange, record: LearnerRecord, telemetry: Callable[[], Beat]) -> None:
         self.exchange, self.record, self.telemetry = exchange, record, telemetry
         self._n = 0
+        self._tidy = False  # whether nothing older than the last few beats can be left
 
     async def beat(self, **changes: object) -> None:
         """Write one now. Its number is used up even if it fails: a reply may have been lost."""
@@ -87,7 +106,9 @@ class Pulse:
         beat = self.telemetry()
         if changes:
             beat = msgspec.structs.replace(beat, **changes)
-        await self.exchange.beat(self.record.learner, self.record.incarnation, n, beat)
+        tidy, self._tidy = self._tidy, False
+        await self.exchange.beat(self.record.learner, self.record.incarnation, n, beat, tidy=not tidy)
+        self._tidy = True
 
     async def run(self) -> None:
         """Beat until cancelled. A share that does not answer is tried again at the next beat."""

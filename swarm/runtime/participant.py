@@ -7,48 +7,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from swarm.core import rounds
-from swarm.core.acceptance import sort_out
-from swarm.core.errors import (
-    WAITED_OUT,
-    MailboxCorrupt,
-    PayloadCorrupt,
-    PayloadMissing,
-    RunEnded,
-    Superseded,
-    SwarmError,
-)
+from swarm.core.errors import WAITED_OUT, MailboxCorrupt, PayloadCorrupt, PayloadMissing, RunEnded, Superseded
 from swarm.core.events import Evaluated as EvaluatedEvent
-from swarm.core.events import Joined, Published, RoundClosed, ShareBack, ShareLost, Trouble, Waiting, WorkerEvent
-from swarm.core.lease import BeatId, leases
+from swarm.core.events import Joined, Published, RoundClosed, Trouble, Waiting, WorkerEvent
 from swarm.core.records import INIT, Beat, Claim, Control, LearnerRecord, PayloadRef, RoundRecord, Snapshot
 from swarm.core.state import train_loss
 from swarm.exchange import Exchange
 from swarm.runtime.closing import Closer, Offload, inline
 from swarm.runtime.handoff import Aligned, Handoff, Publication, Tensors
 from swarm.runtime.membership import Pulse, take
+from swarm.runtime.patience import BACKOFF_S, Patience, jittered
+from swarm.runtime.watch import Watch
 from swarm.tensors.schema import Schema, check_equal
 
-BACKOFF_S = (0.2, 5.0)  # first and longest wait before a failed poll is repeated
-HANG_S = 5.0  # a call under way for so long counts as a lost share
-WAITS_KEPT = 8
-
-
-@dataclass
-class _Open:
-    """What this observer knows of the open round."""
-
-    snapshots: dict[str, Snapshot | None] = field(default_factory=dict)
-    first_at_s: float | None = None
-    quorum_at_s: float | None = None
-    last_at_s: float | None = None
-    opened: bool = False
-    said: str = ""
+LEAVING_TRIES = 3  # of each last word to a share that fails
 
 
 class Participant:
@@ -76,14 +53,12 @@ class Participant:
         self.newest = INIT
         self._records: list[RoundRecord | None] = []  # the newest, by fragment
         self._theta: dict[int, tuple[str, Tensors]] = {}  # the newest, by fragment
-        self._leases = leases(lease_s=spec.lease_s, beat_s=spec.beat_s)
-        self._beats: dict[str, tuple[BeatId, Beat]] = {}
+        self._watch = Watch(exchange)
+        self._patience = Patience(exchange.mailbox, emit)
         self._controls: list[Control] = []
-        self._quorum_waits_s: list[float] = []
-        self._open = _Open()
+        self._said: tuple[int, str] | None = None
         self._phase: str | None = None  # overrides the training thread's while something is under way here
         self._fetching: tuple[str, ...] = ()
-        self._lost_at_s: float | None = None
         self._pulse: Pulse | None = None
         self._beating: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
@@ -91,8 +66,8 @@ class Participant:
     # Joining and leaving
 
     async def join(self) -> Aligned:
-        """Become a learner of the run; returns what to start from. Raises SchemaMismatch before anything is written,
-        RunEnded, LearnerIdTaken."""
+        """Become a learner of the run; returns what to start from. Waits for a share that is away. Raises SchemaMismatch
+        before anything is written, RunEnded, LearnerIdTaken."""
         check_equal(self.schema, self.exchange.schema)
         loop = asyncio.get_running_loop()
 
@@ -101,15 +76,21 @@ class Participant:
                 loop.call_soon_threadsafe(self._wake.set)
 
         self.handoff.wake = wake
-        self._controls = await self.exchange.controls(())
-        await self._load(await self.exchange.newest_round())
+        await self._patience.through(self._begin)
         reason = self._end_reason()
         if reason is not None:
             name = self.exchange.manifest.name
             raise RunEnded(f"run {name} was stopped" if reason == "stopped" else f"run {name} has all its rounds")
-        self.me = await take(self.exchange, self.me, gone=self._gone, alive=self._alive, may_rename=self._may_rename)
+        self.me = await take(
+            self.exchange,
+            self.me,
+            gone=self._gone,
+            alive=self._alive,
+            may_rename=self._may_rename,
+            patience=self._patience,
+        )
         self._pulse = Pulse(self.exchange, self.me, self._beat)
-        await self._pulse.beat()
+        await self._patience.through(self._pulse.beat)
         self.emit(
             Joined(
                 run=self.me_run,
@@ -123,69 +104,65 @@ class Participant:
         self._beating = asyncio.create_task(self._pulse.run())
         return Aligned(newest=self.newest, fragments=dict(self._theta))
 
+    async def _begin(self) -> None:
+        self._controls = await self.exchange.controls(())
+        newest = await self.exchange.newest_round()
+        while True:
+            try:
+                return await self._load(newest)
+            except PayloadMissing:
+                before, newest = newest, await self.exchange.newest_round()
+                if newest == before:  # else rounds were committed meanwhile, and the payload was swept
+                    raise
+
     @property
     def me_run(self) -> str:
         return self.exchange.manifest.run
 
     async def leave(self) -> None:
         """Finish a snapshot that was begun, write what was evaluated, and release the lease."""
-        with contextlib.suppress(*WAITED_OUT):
-            await self._publish()
-            await self._write_evals()
-        if self._beating is not None:
-            self._beating.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._beating
-        if self._pulse is not None:
-            with contextlib.suppress(*WAITED_OUT):
-                await self._pulse.beat(phase="left")
+        try:
+            if self._pulse is not None:
+                for word in (self._publish, self._write_evals):
+                    with contextlib.suppress(*WAITED_OUT):
+                        await self._patience.through(word, tries=LEAVING_TRIES)
+        finally:
+            if self._beating is not None:
+                self._beating.cancel()
+                await asyncio.gather(self._beating, return_exceptions=True)
+            if self._pulse is not None:
+                with contextlib.suppress(*WAITED_OUT):
+                    await self._patience.through(functools.partial(self._pulse.beat, phase="left"), tries=LEAVING_TRIES)
 
     # Polling
 
     async def run(self) -> None:
         """Take part until the run ends for this learner. Whatever the share does, only a named error gets out."""
-        backoff_s, trouble = BACKOFF_S[0], ""
+        backoff_s, trouble, since_s = BACKOFF_S[0], "", 0.0
         loop = asyncio.get_running_loop()
+        spec = self.exchange.manifest.algorithm
         while True:
-            poll = asyncio.ensure_future(self.poll())
+            if self._beating is not None and self._beating.done():
+                self._beating.result()  # without beats this learner would soon be gone, in the eyes of the others
             try:
-                while not (await asyncio.wait({poll}, timeout=1.0))[0]:
-                    if self.exchange.mailbox.outstanding_s() >= HANG_S:
-                        self._lose(f"no answer for {HANG_S:.0f} s")
-                ended = await poll
-            except WAITED_OUT as error:
-                self._lose(str(error))
-                await asyncio.sleep(backoff_s * random.uniform(0.5, 1.0))
-                backoff_s = min(backoff_s * 2, BACKOFF_S[1])
-                continue
+                ended = await self._patience.through(self.poll)
             except (PayloadMissing, PayloadCorrupt, MailboxCorrupt) as error:
                 # Gone: a newer record will say where to go on. Damaged: perhaps only on the way here.
                 if str(error) != trouble:
-                    trouble = str(error)
+                    trouble, since_s = str(error), loop.time()
                     self.emit(Trouble(message=trouble))
-                await asyncio.sleep(backoff_s)
+                elif loop.time() - since_s > (spec.keep_s if isinstance(error, PayloadMissing) else spec.lease_s):
+                    raise
+                await asyncio.sleep(jittered(backoff_s))
                 backoff_s = min(backoff_s * 2, BACKOFF_S[1])
                 continue
-            except asyncio.CancelledError:
-                poll.cancel()
-                with contextlib.suppress(asyncio.CancelledError, SwarmError):
-                    await poll
-                raise
             backoff_s, trouble = BACKOFF_S[0], ""
-            if self._lost_at_s is not None:
-                self.emit(ShareBack(after_s=loop.time() - self._lost_at_s))
-                self._lost_at_s = None
             if ended is not None:
                 self.handoff.end(ended)
                 return
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), self.poll_s)
             self._wake.clear()
-
-    def _lose(self, reason: str) -> None:
-        if self._lost_at_s is None:
-            self._lost_at_s = asyncio.get_running_loop().time()
-            self.emit(ShareLost(reason=reason))
 
     async def poll(self) -> str | None:
         """One turn; returns why the run is over for this learner, or None."""
@@ -198,7 +175,10 @@ class Participant:
             return reason
         if self._stopping():
             self.handoff.ask_flush()
-        await self._observe()
+        await self._watch.observe(self.newest + 1)
+        incarnation = self._watch.incarnation(self.me.learner)
+        if incarnation > self.me.incarnation:
+            raise Superseded(self.me.learner, incarnation)
         closed = await self._maybe_close()
         return self._end_reason() if closed else None
 
@@ -232,7 +212,7 @@ class Participant:
             with self._doing("upload"):
                 snapshot = await self.exchange.publish(self._snapshot(publication), publication.delta)
             self.emit(Published(round=publication.round, size_bytes=snapshot.payload.size_bytes))
-        self.handoff.published()
+        self.handoff.published(publication)
 
     def _snapshot(self, publication: Publication) -> Snapshot:
         return Snapshot(
@@ -280,15 +260,14 @@ class Participant:
         if record.theta.sha256 == self._theta[fragment][0]:
             theta = self._theta[fragment][1]
         elif theta is None:
-            theta = await self._fetch(fragment, record.theta)
+            with self._pulling(record.theta):
+                theta = await self.exchange.fetch(fragment, record.theta)
         evaluate = record.round if await self._evaluation_is_mine(record.round) else None
         # Nothing from here on can fail: what was committed is taken over as a whole or not at all.
         self._theta[fragment] = record.theta.sha256, theta
         self._records[fragment] = record
         self.newest = record.round
-        self._open = _Open()
-        if record.participants:
-            self._quorum_waits_s = [*self._quorum_waits_s, record.quorum_waited_s][-WAITS_KEPT:]
+        self._watch.closed(record)
         self.emit(
             RoundClosed(
                 round=record.round,
@@ -302,10 +281,11 @@ class Participant:
         self.handoff.align(Aligned(newest=record.round, fragments={fragment: self._theta[fragment]}, evaluate=evaluate))
 
     async def _evaluation_is_mine(self, round: int) -> bool:
-        """Whether to evaluate after `round`: once per `eval_every` turns through all fragments, first come."""
+        """Whether to evaluate after `round`: once per `eval_every` turns through all fragments, first come. One that is
+        behind leaves it to the others, but for the last."""
         every = self.exchange.manifest.eval_every * len(self._records)
         last = self.exchange.manifest.rounds is not None and round + 1 == self.exchange.manifest.rounds
-        if every == 0 or ((round + 1) % every and not last):
+        if every == 0 or ((round + 1) % every and not last) or (self.handoff.behind and not last):
             return False
         claim = Claim(round=round, learner=self.me.learner, incarnation=self.me.incarnation)
         return await self.exchange.claim_eval(round, claim)
@@ -313,98 +293,64 @@ class Participant:
     async def _load(self, newest: int) -> None:
         """Start from the newest records, whatever came before."""
         records = await self.exchange.newest_records(newest)
-        theta = {}
-        for fragment, record in enumerate(records):
-            ref = self.exchange.theta_ref(fragment, record)
-            held = self._theta.get(fragment)
-            theta[fragment] = held if held and held[0] == ref.sha256 else (ref.sha256, await self._fetch(fragment, ref))
-        self._records, self._theta, self.newest, self._open = records, theta, newest, _Open()
+        refs = [self.exchange.theta_ref(fragment, record) for fragment, record in enumerate(records)]
+        theta = {k: held for k, held in self._theta.items() if held[0] == refs[k].sha256}
+        with self._pulling(*(ref for k, ref in enumerate(refs) if k not in theta)):
+            for fragment, ref in enumerate(refs):
+                if fragment not in theta:
+                    theta[fragment] = ref.sha256, await self.exchange.fetch(fragment, ref)
+        self._records, self._theta, self.newest = records, theta, newest
+        self._watch.closed()
 
-    async def _fetch(self, fragment: int, ref: PayloadRef) -> Tensors:
+    @contextlib.contextmanager
+    def _pulling(self, *refs: PayloadRef) -> Iterator[None]:
+        """The beats say so: what is being fetched must not be deleted."""
         with self._doing("pull"):
-            self._fetching = (ref.sha256,)
+            self._fetching = tuple(ref.sha256 for ref in refs)
             try:
-                return await self.exchange.fetch(fragment, ref)
+                yield
             finally:
                 self._fetching = ()
 
-    async def _observe(self) -> None:
-        """Who is alive, and who has reported."""
-        self._beats = await self.exchange.beats(self._beats)
-        now_s = asyncio.get_running_loop().time()
-        released = frozenset(k for k, (_, beat) in self._beats.items() if beat.phase == "left")
-        self._leases = self._leases.observe(now_s, {k: ident for k, (ident, _) in self._beats.items()}, released)
-        mine = self._leases.by_learner.get(self.me.learner)
-        if mine is not None and mine.newest.incarnation > self.me.incarnation:
-            raise Superseded(self.me.learner, mine.newest.incarnation)
-        self._open.snapshots = await self.exchange.snapshots(self.newest + 1, self._open.snapshots)
-
     async def _maybe_close(self) -> bool:
         """Close the open round if that is due and up to this learner."""
-        spec, seen = self.exchange.manifest.algorithm, self._open
-        now_s = asyncio.get_running_loop().time()
-        round = self.newest + 1
+        watch, round = self._watch, self.newest + 1
         fragment = self.exchange.schedule.fragment(round)
         base_sha256, theta = self._theta[fragment]
-        accepted, _ = sort_out(
-            seen.snapshots,
-            round=round,
-            fragment=fragment,
-            base_sha256=base_sha256,
-            schema_sha256=self.exchange.schema.digest,
-            dtype=spec.delta_dtype,
-        )
-        reported = frozenset(key.rsplit("/", 2)[1] for key in seen.snapshots)
-        live = self._leases.live()
-        seen.opened = seen.opened or rounds.opened(spec=spec, live=live, reported=reported)
-        if seen.snapshots and seen.first_at_s is None:
-            seen.first_at_s = now_s
-        if len(accepted) >= spec.quorum_size:
-            seen.quorum_at_s = now_s if seen.quorum_at_s is None else seen.quorum_at_s
-        view = rounds.RoundView(
-            round=round,
-            accepted=frozenset(s.learner for s in accepted),
-            reported=reported,
-            live=live,
-            opened=seen.opened,
-            quorum_at_s=seen.quorum_at_s,
-            stopping=self._stopping(),
-        )
-        grace_s = rounds.grace_s(spec, self._quorum_waits_s)
-        decision = rounds.decide(view, spec, grace_s=grace_s, now_s=now_s)
+        decision = watch.decide(round, base_sha256=base_sha256, stopping=self._stopping())
         if isinstance(decision, rounds.Wait):
-            if decision.reason != seen.said:
-                seen.said = decision.reason
+            if (round, decision.reason) != self._said:
+                self._said = (round, decision.reason)
                 self.emit(Waiting(round=round, reason=decision.reason))
             return False
+        waited_s, quorum_waited_s = watch.waited_s, watch.quorum_waited_s
+        close_s = max((record.close_s for record in self._records if record is not None), default=0.0)
         closer = Closer(self.exchange, self.me, offload=self.offload)
-        if not await closer.claim(round, self._leases):
+        if not await closer.claim(round, functools.partial(watch.works, close_s=close_s)):
             return False
         with self._doing("merge"):
             closed = await closer.close(
                 round,
-                seen.snapshots,
+                watch.open.snapshots,
                 before=self._records[fragment],
                 theta_sha256=base_sha256,
                 theta=theta,
                 control=len(self._controls),
-                waited_s=now_s - (now_s if seen.first_at_s is None else seen.first_at_s),
-                quorum_waited_s=now_s - (now_s if seen.quorum_at_s is None else seen.quorum_at_s),
+                waited_s=waited_s,
+                quorum_waited_s=quorum_waited_s,
             )
         if closed is None:
             return False
         await self._take(closed.record, theta=closed.theta)
         if fragment == len(self._records) - 1:
-            live = self._leases.live()
-            fetching = frozenset(sha for k, (_, beat) in self._beats.items() if k in live for sha in beat.fetching)
-            await self.exchange.sweep(closed.record.round, fetching=fetching)
+            await self.exchange.sweep(closed.record.round, fetching=watch.fetching)
             await self.exchange.mailbox.sweep(self.exchange.manifest.algorithm.keep_s)
         return True
 
     # Telemetry
 
     @contextlib.contextmanager
-    def _doing(self, phase: str) -> Any:
+    def _doing(self, phase: str) -> Iterator[None]:
         self._phase, before = phase, self._phase
         try:
             yield

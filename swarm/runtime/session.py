@@ -9,7 +9,9 @@ with Session(adapter, mailbox=…, manifest=…, me=…) as session:
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
+import operator
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -49,13 +51,15 @@ class Session:
         evaluate: Callable[[], EvalResult] | None = None,
         offload: Any = None,
         rss_bytes: Callable[[], int] = lambda: 0,
+        stall_s: float = STALL_S,
     ) -> None:
         """`algorithm`: what the caller takes the run to be configured with; raises RunConfigMismatch if it is not.
-        `evaluate`: called with the committed parameters in the model. The rest as for Participant."""
+        `evaluate`: called with the committed parameters in the model. `stall_s`: how long leaving waits for a share on
+        which nothing moves. The rest as for Participant."""
         differing = differences(algorithm, manifest.algorithm) if algorithm is not None else ()
         if differing:
             raise RunConfigMismatch(differing)
-        self.adapter, self._emit, self._evaluate = adapter, emit, evaluate
+        self.adapter, self._emit, self._evaluate, self._stall_s = adapter, emit, evaluate, stall_s
         self._handoff = Handoff()
         self._exchange = Exchange(mailbox, manifest)
         self._participant = Participant(
@@ -70,11 +74,13 @@ class Session:
             rss_bytes=rss_bytes,
             **({} if offload is None else {"offload": offload}),
         )
-        self._start: Future[Aligned] = Future()
+        self._start: Future[Aligned | None] = Future()  # None: left before it joined
         self._left = threading.Event()
         self._leaving = False
+        self._shutting = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._following: asyncio.Task[None] | None = None
+        self._joined = False
         self._stepped_at_s = 0.0
         self._told_at_s = 0.0
         self._inner: InnerLoop
@@ -83,29 +89,41 @@ class Session:
 
     def __enter__(self) -> Session:
         threading.Thread(target=self._communicate, name="swarm-communication", daemon=True).start()
-        while True:  # in slices, so that Ctrl-C gets through
-            with contextlib.suppress(TimeoutError):
-                start = self._start.result(timeout=0.2)
-                break
-        manifest = self._exchange.manifest
-        self._inner = InnerLoop(
-            self.adapter, manifest.algorithm, plan=self._exchange.plan, schedule=self._exchange.schedule, start=start
-        )
+        try:
+            while not self._start.done():  # in slices, so that Ctrl-C gets through
+                concurrent.futures.wait([self._start], timeout=0.2)
+                if self._leaving and not self._start.done():
+                    self._shut()  # joining may take a lease, or for ever on a share that is away
+                    return self
+            start = self._start.result()
+            if start is None:
+                return self
+            manifest = self._exchange.manifest
+            self._inner = InnerLoop(
+                self.adapter, manifest.algorithm, plan=self._exchange.plan, schedule=self._exchange.schedule, start=start
+            )
+        except BaseException:
+            self._shut()  # else the beats went on, and the others would wait for this learner
+            raise
+        self._joined = True
         self._stepped_at_s = time.monotonic()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._shut()
+
+    def _shut(self) -> None:
+        """Let the communication thread say its last words, as long as they move."""
+        self._shutting = True
         loop, following = self._loop, self._following
-        if loop is None or following is None:
-            return
-        self._handoff.telemetry.phase = "left"
-        with contextlib.suppress(RuntimeError):  # the communication thread has ended by itself
-            loop.call_soon_threadsafe(following.cancel)
+        if loop is not None and following is not None:
+            with contextlib.suppress(RuntimeError):  # the communication thread has ended by itself
+                loop.call_soon_threadsafe(following.cancel)
         moved, still_since_s = -1, time.monotonic()
         while not self._left.wait(0.05):
             if self._exchange.progress_bytes != moved:
                 moved, still_since_s = self._exchange.progress_bytes, time.monotonic()
-            elif time.monotonic() - still_since_s > STALL_S:
+            elif time.monotonic() - still_since_s > self._stall_s:
                 break
 
     @property
@@ -114,7 +132,7 @@ class Session:
         return self._participant.me
 
     def leave(self) -> None:
-        """Stop after the step under way. May be called from any thread, and from a signal handler."""
+        """Stop after the step under way, or give up joining. May be called from any thread, and from a signal handler."""
         self._leaving = True
 
     def _communicate(self) -> None:
@@ -122,23 +140,29 @@ class Session:
             asyncio.run(self._converse())
         except BaseException as error:
             self._handoff.fail(error)
+            if not self._start.done():
+                self._start.set_exception(error)
         finally:
             self._left.set()
 
     async def _converse(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        try:
-            start = await self._participant.join()
-        except BaseException as error:
-            self._start.set_exception(error)
-            return
         self._following = asyncio.create_task(self._follow())
-        self._start.set_result(start)
+        self._loop = asyncio.get_running_loop()
+        if self._shutting:  # before there was anything to cancel
+            self._following.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._following
+        if not self._start.done():
+            self._start.set_result(None)
         await self._participant.leave()
 
     async def _follow(self) -> None:
+        try:
+            start = await self._participant.join()
+        except Exception as error:
+            self._start.set_exception(error)
+            return
+        self._start.set_result(start)
         try:
             await self._participant.run()
         except Exception as error:
@@ -151,6 +175,9 @@ class Session:
     def __iter__(self) -> Iterator[int]:
         """Yields the round to make one inner step for, as long as there is something to do."""
         telemetry = self._handoff.telemetry
+        if not self._joined:
+            self._finish("left")
+            return
         while True:
             self._take_over()
             if self._leaving:
@@ -171,7 +198,10 @@ class Session:
             yield self._inner.round
 
     def report(self, *, tokens: int, loss: float | None) -> None:
-        """One inner step was made. `tokens`: what it trained on, in the run's unit."""
+        """One inner step was made. `tokens`: what it trained on, in the run's unit. Both may be numbers of any library."""
+        tokens, loss = operator.index(tokens), None if loss is None else float(loss)
+        if tokens < 0:
+            raise ValueError(f"tokens must be >= 0, got {tokens}")
         now_s = time.monotonic()
         elapsed_s = max(now_s - self._stepped_at_s, 1e-9)
         self._stepped_at_s = now_s
@@ -219,7 +249,7 @@ class Session:
             EvalRecord(
                 round=round,
                 learner=self.me.learner,
-                loss=result.loss,
+                loss=None if result.loss is None else float(result.loss),
                 metrics=result.metrics,
                 sample=result.sample,
                 seconds_s=time.monotonic() - started_s,

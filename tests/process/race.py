@@ -2,9 +2,10 @@
 
     python race.py A [B] [--writers 8] [--keys 200] [--readers 2]
 
-Every writer bids for every key in the same order, and puts one object per key; readers read all the while. Checked: each
-key has exactly one winner, whose record is what everybody reads, no record or object is ever seen torn, nothing that was
-seen goes away, and nothing is left in tmp/ or trash/. Prints one line of JSON; exit status 1 if something was violated.
+The writers bid for one key after the other, all at the same moment, and put two objects per key, one of which is the same
+for all; readers read all the while. Checked: each key has exactly one winner, whose record is what everybody reads; no record
+or object is ever seen torn; nothing that was seen goes away; nothing is left in tmp/ or trash/. Prints one line of JSON; exit
+status 1 if something was violated.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import json
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -62,6 +64,8 @@ async def write(folder: Path, writer: int, keys: int) -> dict:
     won, wrong, again, took = [], [], 0, []
     for n in range(keys):
         record, key = bid(writer, n), KEYS.round(n)
+        print("ready", flush=True)
+        sys.stdin.readline()
         started = time.monotonic()
         mine, more = await persist(lambda key=key, record=record: mailbox.create(key, record))
         took.append(time.monotonic() - started)
@@ -72,7 +76,8 @@ async def write(folder: Path, writer: int, keys: int) -> dict:
         again += more
         if found is None or not whole(found) or (found == record) != mine:
             wrong.append(f"writer {writer}, key {n}, won {mine}: read {found!r:.80}")
-        for name, data in ((KEYS.beat(f"w{writer}", 1, n), blob(writer, n)), (KEYS.round_blob(n, "shared"), shared_blob(n))):
+        common = hashlib.sha256(shared_blob(n)).hexdigest()
+        for name, data in ((KEYS.beat(f"w{writer}", 1, n), blob(writer, n)), (KEYS.round_blob(n, common), shared_blob(n))):
             _, more = await persist(lambda name=name, data=data: mailbox.put(name, [data[:1000], memoryview(data)[1000:]]))
             again += more
     took.sort()
@@ -144,6 +149,13 @@ def main() -> int:
     started = time.monotonic()
     readers = [start("read", n) for n in range(args.readers)]
     writers = [start("write", n) for n in range(args.writers)]
+    for _ in range(args.keys):
+        for process in writers:
+            process.stdout.readline()
+        for process in writers:
+            with suppress(BrokenPipeError):  # it failed: seen below
+                process.stdin.write("go\n")
+                process.stdin.flush()
     outs = [process.communicate()[0] for process in writers]
     outs += [process.communicate()[0] for process in readers]  # closes their standard input: they stop
     failed = [process.returncode for process in (*writers, *readers) if process.returncode]

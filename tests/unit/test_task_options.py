@@ -61,12 +61,12 @@ def test_an_error_names_the_option_and_what_it_may_be(given_: dict[str, Any], me
 
 @given(st.dictionaries(st.text(max_size=300), st.one_of(st.text(max_size=300), st.integers(), st.floats()), max_size=3))
 def test_only_usage_errors_of_bounded_length_escape(given_: dict[str, Any]) -> None:
+    message = ""
     try:
-        made = parse(Spec, given_, task="t")
+        parse(Spec, given_, task="t")
     except UsageError as error:
-        assert len(str(error)) < 250
-    else:
-        assert 1 <= made.layers <= 8
+        message = str(error)
+    assert len(message) < 250
 
 
 @pytest.mark.parametrize("name", ["mlp", "charlm"])

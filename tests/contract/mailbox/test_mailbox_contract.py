@@ -350,6 +350,33 @@ async def test_list_refuses_what_is_no_prefix(a, prefix):
         await a.list(prefix)
 
 
+# names
+
+
+async def test_names_are_the_next_components_in_byte_order(a, b):
+    for key in ("runs/r1/b-/x", "runs/r1/b/x", "runs/r1/b/y/z", "runs/r1/a", "runs/r10/x/1"):
+        await put(a, key)
+    await a.create(ROUND, record())
+    assert list(await b.names("runs/")) == ["r1", "r10", "run1"]
+    assert list(await b.names("runs/r1/")) == ["a", "b", "b-"]
+    assert list(await b.names("runs/r1/b/")) == ["x", "y"]
+    assert list(await b.names(KEYS.shard(0))) == ["0000000007"]
+    assert list(await b.names("")) == ["mailbox", "runs"]
+    for prefix in ("runs/r2/", "runs/r1/a/", "tmp/", "nowhere/"):
+        assert list(await b.names(prefix)) == []
+    with pytest.raises(InvalidKey):
+        await b.names("runs/../")
+
+
+async def test_asking_for_names_too_early_does_not_hide_what_comes_later(a, b):
+    for n in range(3):
+        assert list(await b.names(KEYS.claims(n))) == []
+        await a.create(KEYS.claim(n, 0), record())
+        assert list(await b.names(KEYS.claims(n))) == ["000"]
+        await a.delete([KEYS.claim(n, 0)])
+        assert list(await b.names(KEYS.claims(n))) == []
+
+
 # delete
 
 

@@ -140,6 +140,12 @@ class Contract(RuleBasedStateMachine):
         keys = sorted(key for key in (*self.model, MARKER) if key.startswith(prefix) and key > after)
         assert self.attempt(machine, fault, lambda: self.machines[machine].list(prefix, after)) == keys
 
+    @rule(machine=machines, fault=faults, prefix=st.sampled_from(PREFIXES))
+    def names(self, machine: int, fault: str | None, prefix: str) -> None:
+        keys = [key for key in (*self.model, MARKER) if key.startswith(prefix)]
+        found = self.attempt(machine, fault, lambda: self.machines[machine].names(prefix))
+        assert found == sorted({key[len(prefix) :].split("/")[0] for key in keys} | ({"runs"} & {*found}))
+
     @rule(machine=machines, fault=faults)
     def sweep(self, machine: int, fault: str | None) -> None:
         assert self.attempt(machine, fault, lambda: self.machines[machine].sweep(0)) == 0

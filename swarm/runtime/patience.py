@@ -1,0 +1,66 @@
+"""Waiting for a share that is away, and saying so."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from swarm.core.errors import WAITED_OUT
+from swarm.core.events import ShareBack, ShareLost, WorkerEvent
+from swarm.mailbox.contract import Mailbox
+
+T = TypeVar("T")
+BACKOFF_S = (0.2, 5.0)  # first and longest wait before what failed is repeated
+HANG_S = 5.0  # a call under way for so long counts as a lost share
+
+
+def jittered(backoff_s: float) -> float:
+    """Some wait up to `backoff_s`: machines that lost a share together do not all come back to it at once."""
+    return backoff_s * random.uniform(0.5, 1.0)
+
+
+class Patience:
+    """Repeats what a lost share kept from being done. Says once per outage that the share is lost, and once that it is back."""
+
+    def __init__(self, mailbox: Mailbox, emit: Callable[[WorkerEvent], None]) -> None:
+        self.mailbox, self.emit = mailbox, emit
+        self._lost_at_s: float | None = None
+
+    async def through(self, call: Callable[[], Coroutine[Any, Any, T]], *, tries: int | None = None) -> T:
+        """What `call` returns, called again for as long as the share is away; at most `tries` times.
+
+        Any other error of `call` gets out, and the last of `tries`. Cancelling this cancels the call under way.
+        """
+        backoff_s, tried = BACKOFF_S[0], 0
+        while True:
+            under_way = asyncio.ensure_future(call())
+            tried += 1
+            try:
+                while not (await asyncio.wait({under_way}, timeout=1.0))[0]:
+                    if self.mailbox.outstanding_s() >= HANG_S:
+                        self._lose(f"no answer for {HANG_S:.0f} s")
+                result = under_way.result()
+            except WAITED_OUT as error:
+                self._lose(str(error))
+                if tried == tries:
+                    raise
+            except asyncio.CancelledError:
+                under_way.cancel()
+                with contextlib.suppress(asyncio.CancelledError, Exception):
+                    await under_way
+                raise
+            else:
+                if self._lost_at_s is not None:
+                    self.emit(ShareBack(after_s=asyncio.get_running_loop().time() - self._lost_at_s))
+                    self._lost_at_s = None
+                return result
+            await asyncio.sleep(jittered(backoff_s))
+            backoff_s = min(backoff_s * 2, BACKOFF_S[1])
+
+    def _lose(self, reason: str) -> None:
+        if self._lost_at_s is None:
+            self._lost_at_s = asyncio.get_running_loop().time()
+            self.emit(ShareLost(reason=reason))

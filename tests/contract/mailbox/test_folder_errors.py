@@ -1,0 +1,346 @@
+"""A folder mailbox whose file operations fail, one after the other, before or after their effect; and one that dies there.
+
+Whatever fails: only our errors get out, another machine never sees anything half done, and the same call repeated gives the
+right answer.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from swarm.core.errors import MailboxError, MailboxFull, MailboxReadOnly, MailboxUnavailable
+from swarm.mailbox import folder_read, folder_write
+from swarm.mailbox.folder_init import init_folder
+from swarm.mailbox.folder_write import FolderFiles
+
+OPERATIONS = (
+    *("mkdir", "rmdir", "rename", "unlink", "open", "write", "fsync"),
+    *("read", "readv", "lstat", "listdir", "scandir", "fstat"),
+)
+RECORD = "runs/r/rounds/0/1/record.json"
+OTHER = "runs/r/rounds/0/0/record.json"
+BLOB = "runs/r/blobs/1/x"
+
+
+class Died(BaseException):
+    """The process was killed."""
+
+
+class Faults:
+    """Stands in for `os` in the modules under test: call number `at` fails, or the process dies there."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.at = -1
+        self.error: int | type[Died] = errno.EIO
+        self.after = False
+        self.dead = False
+        self.hit = ""
+
+    def __getattr__(self, name: str):
+        real = getattr(os, name)
+        if name not in (*OPERATIONS, "close"):
+            return real
+
+        def operation(*args, **kwargs):
+            if self.dead:
+                if name == "close":  # the system closes a dead process's files
+                    return real(*args, **kwargs)
+                raise Died
+            if name == "close":
+                return real(*args, **kwargs)
+            self.calls += 1
+            mine = self.calls - 1 == self.at
+            if mine:
+                self.hit = name
+            if mine and not self.after:
+                self.fail()
+            result = real(*args, **kwargs)
+            if mine:
+                self.fail()
+            return result
+
+        return operation
+
+    def fail(self) -> None:
+        if isinstance(self.error, int):
+            raise OSError(self.error, os.strerror(self.error))
+        self.dead = True
+        raise Died
+
+    def plan(self, at: int, error: int | type[Died], after: bool) -> None:
+        self.calls, self.at, self.error, self.after, self.hit = 0, at, error, after, ""
+
+
+@pytest.fixture
+def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
+    faults = Faults()
+    for module in (folder_read, folder_write, folder_write.disk):
+        monkeypatch.setattr(module, "os", faults)
+    return faults
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    # A memory file system where there is one: these tests make a mailbox per operation.
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
+        yield Path(folder)
+
+
+def make(folder: Path) -> str:
+    root = str(folder / uuid4().hex)
+    init_folder(root)
+    return root
+
+
+def files(root: str) -> FolderFiles:
+    files = FolderFiles(root, pauses_s=(0.0, 0.0))
+    files.open()
+    return files
+
+
+def blob(text: bytes = b"whole") -> list[bytes]:
+    return [text[:2], text[2:]]
+
+
+Calls = dict[str, tuple[Callable[[FolderFiles], object], Callable[[FolderFiles], object], object]]
+CALLS: Calls = {
+    # name: what stands there before, the call, its answer
+    "create": (lambda f: None, lambda f: f.create(RECORD, b"mine"), True),
+    "create, beside another": (lambda f: f.create(OTHER, b"other"), lambda f: f.create(RECORD, b"mine"), True),
+    "create, lost": (lambda f: f.create(RECORD, b"theirs"), lambda f: f.create(RECORD, b"mine"), False),
+    "create, again": (lambda f: f.create(RECORD, b"mine"), lambda f: f.create(RECORD, b"mine"), True),
+    "put": (lambda f: None, lambda f: f.put(BLOB, blob()), BLOB),
+    "put, again": (lambda f: f.put(BLOB, blob()), lambda f: f.put(BLOB, blob()), BLOB),
+    "put, computed": (lambda f: None, lambda f: f.put(lambda: BLOB, blob()), BLOB),
+    "read": (lambda f: f.create(RECORD, b"mine"), lambda f: f.read(RECORD), b"mine"),
+    "read, missing": (lambda f: f.put(BLOB, blob()), lambda f: f.read(RECORD), None),
+    "read_into": (lambda f: f.put(BLOB, blob()), lambda f: f.read_into(BLOB, bytearray(9)), 5),
+    "list": (lambda f: (f.put(BLOB, blob()), f.create(RECORD, b"mine")), lambda f: f.list("runs/", ""), [BLOB, RECORD]),
+    "delete": (lambda f: (f.put(BLOB, blob()), f.create(RECORD, b"mine")), lambda f: f.delete([BLOB, RECORD]), None),
+    "delete, missing": (lambda f: None, lambda f: f.delete([BLOB, RECORD]), None),
+    "open": (lambda f: None, lambda f: len(f.open()), 32),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("error", [errno.EIO, errno.ESTALE, errno.EACCES, errno.ENOENT])
+def test_an_error_at_any_operation(folder, faults, name, error, after):
+    before, call, answer = CALLS[name]
+    for at in count():
+        root = make(folder)
+        before(files(root))
+        subject, witness = files(root), FolderFiles(root)
+        seen = contents(witness)
+        faults.plan(at, error, after)
+        try:
+            first = call(subject)
+        except MailboxError as raised:
+            first = raised
+        if not faults.hit:
+            assert first == answer
+            break
+        hit = f"{faults.hit}, call {at}"
+        faults.plan(-1, error, after)
+        assert first == answer or isinstance(first, MailboxError), hit
+        now = contents(FolderFiles(root))
+        final = {"create": {RECORD: b"mine"}, "create, lost": {RECORD: b"theirs"}}.get(name, {})
+        for key, data in now.items():
+            assert data in {RECORD: [b"mine", b"theirs"], BLOB: [b"whole"]}.get(key, [seen.get(key)]), (hit, key)
+        assert call(subject) == answer, hit
+        now = contents(FolderFiles(root))
+        for key, data in final.items():
+            assert now[key] == data, hit
+        if name.startswith("delete"):
+            assert now == {}, hit
+        elif name.startswith("put"):
+            assert now == {BLOB: b"whole"}, hit
+        else:
+            assert seen.items() <= now.items(), hit
+    assert at > 2  # faults were tried at all
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_death_at_any_operation(folder, faults, name, after):
+    before, call, _ = CALLS[name]
+    for at in count():
+        root = make(folder)
+        before(files(root))
+        victim = files(root)
+        seen = contents(FolderFiles(root))
+        faults.plan(at, Died, after)
+        with suppress(Died):
+            call(victim)
+        hit = f"{faults.hit}, call {at}"
+        faults.dead = False
+        if not faults.hit:
+            break
+        faults.plan(-1, Died, after)
+        heir = files(root)
+        now = contents(heir)
+        for key, data in now.items():
+            assert data in {RECORD: [b"mine", b"theirs"], BLOB: [b"whole"]}.get(key, [seen.get(key)]), (hit, key)
+        if not name.startswith("delete"):
+            assert seen.items() <= now.items(), hit
+        # What the dead one did whole stands; what it did not can be done by another.
+        assert heir.create(RECORD, b"heir's") is (RECORD not in now), hit
+        heir.put(BLOB, blob())
+        heir.delete([RECORD, BLOB])
+        assert RECORD not in contents(heir), hit
+        assert BLOB not in contents(heir), hit
+        assert heir.create(RECORD, b"again") is True, hit
+    assert at > 2
+
+
+def contents(files: FolderFiles) -> dict[str, bytes | None]:
+    return {key: files.read(key) for key in files.list("runs/", "")}
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (errno.ENOSPC, MailboxFull),
+        (errno.EDQUOT, MailboxFull),
+        (errno.EROFS, MailboxReadOnly),
+        (errno.EIO, MailboxUnavailable),
+        (errno.EHOSTDOWN, MailboxUnavailable),
+        (errno.ENOTCONN, MailboxUnavailable),
+        (errno.ECONNABORTED, MailboxUnavailable),
+        (errno.ETIMEDOUT, MailboxUnavailable),
+        (errno.EPROTO, MailboxUnavailable),
+    ],
+)
+def test_what_an_error_means(folder, faults, monkeypatch, error, raised):
+    root = make(folder)
+    subject = files(root)
+
+    def fails(*_, **__):
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(faults, "mkdir", fails, raising=False)
+    monkeypatch.setattr(faults, "write", fails, raising=False)
+    with pytest.raises(raised):
+        subject.create(RECORD, b"mine")
+    with pytest.raises(raised):
+        subject.put(BLOB, blob())
+    assert subject.list("runs/", "") == []
+    assert os.listdir(f"{root}/tmp") == []
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
+def test_a_disk_that_is_full_only_when_the_file_is_closed(folder, faults, monkeypatch, error):
+    root = make(folder)
+    subject = files(root)
+    real = os.close
+
+    def close(fd):
+        real(fd)
+        raise OSError(error, os.strerror(error))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(folder_write.os, "close", close, raising=False)
+        with pytest.raises(MailboxFull):
+            subject.put(BLOB, blob())
+    monkeypatch.undo()
+    assert files(root).read(BLOB) is None
+
+
+@pytest.mark.parametrize("error", [errno.EINVAL, errno.ENOTSUP])
+def test_a_file_system_that_cannot_sync_folders_will_do(folder, faults, monkeypatch, error):
+    root = make(folder)
+    subject = files(root)
+
+    def fsync(fd):
+        if os.path.isdir(f"/proc/self/fd/{fd}"):
+            raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(faults, "fsync", fsync, raising=False)
+    assert subject.create(RECORD, b"mine") is True
+    assert subject.put(BLOB, blob()) == BLOB
+
+
+def test_a_listing_that_gives_names_twice_gives_keys_once(folder, faults, monkeypatch):
+    root = make(folder)
+    subject = files(root)
+    subject.create(RECORD, b"mine")
+    subject.put(BLOB, blob())
+
+    class Twice:
+        def __init__(self, path):
+            self.entries = list(os.scandir(path)) * 2
+
+        def __enter__(self):
+            return iter(self.entries)
+
+        def __exit__(self, *_):
+            pass
+
+    monkeypatch.setattr(faults, "scandir", Twice, raising=False)
+    assert subject.list("", "") == ["mailbox/record.json", BLOB, RECORD]
+
+
+def test_a_late_listing_does_not_hide_what_this_machine_wrote(folder, faults, monkeypatch):
+    root = make(folder)
+    subject, witness = files(root), files(root)
+    real = os.scandir
+    late = {path: list(real(path)) for path in (f"{root}/runs", root)}
+
+    class Late:
+        def __init__(self, path):
+            self.path = path
+
+        def __enter__(self):
+            return iter(late.get(self.path, []))
+
+        def __exit__(self, *_):
+            pass
+
+    monkeypatch.setattr(faults, "scandir", Late, raising=False)
+    subject.create(RECORD, b"mine")
+    subject.put(BLOB, blob())
+    assert subject.read(RECORD) == b"mine"
+    assert subject.read(BLOB) == b"whole"
+    assert witness.read(RECORD) is None
+    assert witness.create(RECORD, b"theirs") is False
+    assert witness.read(RECORD) == b"mine"
+    subject.delete([RECORD, BLOB])
+    assert subject.read(RECORD) is None
+    assert subject.read(BLOB) is None
+
+
+@pytest.mark.parametrize("short", [1, 3])
+def test_reads_and_writes_that_the_system_cuts_short_are_whole(folder, faults, monkeypatch, short):
+    root = make(folder)
+    subject = files(root)
+    data = bytes(range(200))
+    monkeypatch.setattr(faults, "write", lambda fd, data: os.write(fd, data[:short]), raising=False)
+    monkeypatch.setattr(faults, "read", lambda fd, n: os.read(fd, short), raising=False)
+    monkeypatch.setattr(faults, "readv", lambda fd, views: os.readv(fd, [views[0][:short]]), raising=False)
+    subject.put(BLOB, [data])
+    assert subject.read(BLOB) == data
+    buffer = bytearray(210)
+    assert subject.read_into(BLOB, buffer) == 200
+    assert buffer == data + bytes(10)
+
+
+def test_a_file_that_ends_too_early_is_never_given_out(folder, faults, monkeypatch):
+    root = make(folder)
+    subject = files(root)
+    subject.put(BLOB, blob())
+    monkeypatch.setattr(faults, "read", lambda fd, n: b"", raising=False)
+    monkeypatch.setattr(faults, "readv", lambda fd, views: 0, raising=False)
+    with pytest.raises(MailboxUnavailable):
+        subject.read(BLOB)
+    with pytest.raises(MailboxUnavailable):
+        subject.read_into(BLOB, bytearray(9))

@@ -1,0 +1,65 @@
+"""The folder mailbox among real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.process
+HERE = Path(__file__).parent
+
+
+def start(script: str, *args: str) -> subprocess.Popen[str]:
+    env = os.environ | {"PYTHONPATH": str(HERE.parents[1])}
+    return subprocess.Popen([sys.executable, str(HERE / script), *args], stdout=subprocess.PIPE, text=True, env=env)
+
+
+@pytest.mark.timeout(600)
+def test_of_racing_processes_exactly_one_wins_and_no_reader_sees_anything_torn(tmp_path):
+    process = start("race.py", str(tmp_path), "--writers", "8", "--keys", "200")
+    result = json.loads(process.communicate()[0])
+    assert result["violations"] == []
+    assert process.returncode == 0
+    assert sum(result["wins"]) == 200
+
+
+def test_the_race_tells_a_violation(tmp_path):
+    """A race that cannot fail proves nothing: with a create that is not exclusive it does."""
+    script = tmp_path / "broken_race.py"
+    text = (HERE / "race.py").read_text()
+    broken = """
+import os
+from swarm.mailbox.folder_write import FolderFiles
+def _publish_record(self, staged, folder, record):
+    self._make_folders(os.path.dirname(folder))
+    if not os.path.exists(self.path(folder)):
+        os.mkdir(self.path(folder))
+    os.replace(f"{staged.path}/record.json", self.path(folder) + "/record.json")
+    return self._look(f"{folder}/record.json") == record
+FolderFiles._publish_record = _publish_record
+"""
+    script.write_text(text.replace("\nKEYS = ", f"{broken}\nKEYS = ", 1))
+    process = start(str(script), str(tmp_path), "--writers", "6", "--keys", "25", "--readers", "1")
+    result = json.loads(process.communicate()[0])
+    assert process.returncode == 1
+    assert any("winners" in text or "read" in text or "changed" in text for text in result["violations"])
+
+
+def test_ctrl_c_ends_a_process_all_of_whose_calls_hang():
+    process = start("hang.py")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "READY\n"
+    sent_s = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    try:
+        assert process.wait(timeout=30) == 130
+        assert time.monotonic() - sent_s < 3
+    finally:
+        process.kill()
