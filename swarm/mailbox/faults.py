@@ -159,9 +159,6 @@ class FaultyMailbox:
     async def close(self) -> None:
         await self.inner.close()
 
-    def outstanding_s(self) -> float:
-        return self.inner.outstanding_s()
-
 
 class _Torn:
     """A source that ends with an error midway; at the end, if it has too few chunks."""
