@@ -29,7 +29,7 @@ from swarm.core.ids import learner_id as check_learner_id
 from swarm.core.jobs import CreateRun, Learn
 from swarm.core.naming import run_id, run_name
 from swarm.core.records import (
-    MAX_COUNT,
+    MAX_ROUND,
     MAX_SEED,
     Beat,
     Control,
@@ -231,14 +231,14 @@ def new_run(
     except TaskUnknown as error:
         raise UsageError(str(error)) from None
     random = secrets.SystemRandom()
-    if rounds is not None and rounds < 1:
-        raise UsageError(f"rounds must be >= 1, got {rounds}")
+    if rounds is not None and not 1 <= rounds <= MAX_ROUND:
+        raise UsageError(f"rounds must be 1 to {MAX_ROUND}, got {rounds}")
     if name is not None and not is_learner_id(name):  # the same grammar: safe to type, to show and to compare
         raise UsageError(f"{name!r} is no name for a run: 1 to 64 of a-z, 0-9 and '-', and no Windows device name")
     if seed is not None and not 0 <= seed <= MAX_SEED:
         raise UsageError(f"seed must be 0 to {MAX_SEED}, got {seed}")
-    if not 0 <= eval_every <= MAX_COUNT:
-        raise UsageError(f"eval_every must be 0 to {MAX_COUNT}, got {eval_every}")
+    if not 0 <= eval_every <= MAX_ROUND:
+        raise UsageError(f"eval_every must be 0 to {MAX_ROUND}, got {eval_every}")
     return CreateRun(
         run=run_id(random),
         name=name or run_name(task, random),

@@ -6,6 +6,7 @@ import click
 
 from swarm import api
 from swarm.cli.common import json_option, mailbox_option, put, remember, say, wait_for, where
+from swarm.core.errors import UsageError
 from swarm.mailbox import init_mailbox
 
 
@@ -35,8 +36,12 @@ def doctor(mailbox: str | None, as_json: bool) -> int:
     faults = 0
     found = [("framework", *_frameworks())]
     found += [("settings", False, fault, "mend the file") for fault in api.settings_faults()]
-    location = where(mailbox)
-    found += [(f.name, f.ok, f.detail, f.remedy) for f in wait_for(probe(location))]
+    try:
+        location = api.mailbox_location(mailbox)
+    except UsageError as error:
+        found.append(("mailbox", False, str(error), ""))
+    else:
+        found += [(f.name, f.ok, f.detail, f.remedy) for f in wait_for(probe(location))]
     for name, ok, detail, remedy in found:
         faults += not ok
         if as_json:
