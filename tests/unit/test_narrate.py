@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
-import sys
 import typing
 
 import pytest
@@ -81,39 +81,38 @@ class Terminal(io.StringIO):
         return True
 
 
+def painted(*events: WorkerEvent, who: str = "") -> str:
+    with contextlib.redirect_stderr(Terminal()) as terminal:
+        progress = narrate.Progress()
+        for event in events:
+            narrate.tell(event, progress, who)
+    return terminal.getvalue()
+
+
 @pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    found = Terminal()
-    monkeypatch.setattr(sys, "stderr", found)
+def xterm(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delenv("COLUMNS", raising=False)
-    return found
+    monkeypatch.setenv("COLUMNS", "100")
+    return monkeypatch
 
 
-def test_the_progress_line_is_painted_over(terminal: Terminal) -> None:
-    progress = narrate.Progress()
-    narrate.tell(STEPPED, progress)
-    narrate.tell(CLOSED, progress)
-    first, second = terminal.getvalue().split("round 3")
+def test_the_progress_line_is_painted_over(xterm: pytest.MonkeyPatch) -> None:
+    first, second = painted(STEPPED, CLOSED).split("round 3")
     assert first == "\r\x1b[K"
     assert second.startswith("  step 4/10  loss 0.500  1,23")
     assert "\r\x1b[Kround 2 closed" in second
 
 
 @pytest.mark.parametrize("columns", ["20", "1"])
-def test_the_progress_line_never_wraps(terminal: Terminal, monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
-    monkeypatch.setenv("COLUMNS", columns)
-    narrate.tell(STEPPED, narrate.Progress(), "studio")
-    assert len(terminal.getvalue()) - len("\r\x1b[K") == int(columns) - 1
+def test_the_progress_line_never_wraps(xterm: pytest.MonkeyPatch, columns: str) -> None:
+    xterm.setenv("COLUMNS", columns)
+    assert len(painted(STEPPED, who="studio")) - len("\r\x1b[K") == int(columns) - 1
 
 
-def test_there_is_none_on_a_dumb_terminal_or_in_a_file(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "dumb")
-    narrate.tell(STEPPED, narrate.Progress())
-    assert not terminal.getvalue()
-    file = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", file)
-    monkeypatch.setenv("TERM", "xterm")
-    narrate.tell(STEPPED, narrate.Progress())
-    narrate.tell(CLOSED, narrate.Progress())
+def test_there_is_none_on_a_dumb_terminal_or_in_a_file(xterm: pytest.MonkeyPatch) -> None:
+    with contextlib.redirect_stderr(io.StringIO()) as file:
+        narrate.tell(STEPPED, narrate.Progress())
+        narrate.tell(CLOSED, narrate.Progress())
     assert file.getvalue() == "round 2 closed (3 of 9) with a, b  train loss 0.5000\n"
+    xterm.setenv("TERM", "dumb")
+    assert not painted(STEPPED)
