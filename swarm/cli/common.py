@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
+from swarm.core.errors import UsageError
+
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -37,6 +39,25 @@ def learner_options(command: F) -> F:
     ):
         command = option(command)
     return command
+
+
+def where(mailbox: str | None) -> str:
+    """The mailbox's location. What is wrong with the settings, which may name it, is said first."""
+    from swarm import api
+
+    for fault in api.settings_faults():
+        say(fault)
+    return api.mailbox_location(mailbox)
+
+
+def remember(location: str) -> None:
+    """For the next command. That it cannot be remembered ends nothing."""
+    from swarm.host.settings import remember_mailbox
+
+    try:
+        remember_mailbox(location)
+    except UsageError as error:
+        say(f"the mailbox is not remembered: {error}")
 
 
 def say(text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 import time
@@ -30,18 +31,20 @@ from swarm.core.jobs import Learn
 
 INTERRUPTED = 130
 LOOK_S = 0.1
+JOINING_S = 60.0  # a lease may have to run out before a learner id is free
 
 
 class Progress:
     """A line that is painted over, on a terminal only."""
 
     def __init__(self) -> None:
-        self._on = sys.stderr.isatty()
+        self._on = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._shown = False
 
     def show(self, text: str) -> None:
         if self._on:
-            sys.stderr.write(f"\r\x1b[K{text}")
+            # One that wrapped could not be painted over.
+            sys.stderr.write(f"\r\x1b[K{text[: _columns() - 1]}")
             sys.stderr.flush()
             self._shown = True
 
@@ -50,6 +53,16 @@ class Progress:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
             self._shown = False
+
+
+def _columns() -> int:
+    given = os.environ.get("COLUMNS", "")
+    if given.isdigit() and int(given) > 0:
+        return int(given)
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80
 
 
 def follow(order: Learn, *, as_json: bool = False) -> int:
@@ -79,13 +92,47 @@ def follow(order: Learn, *, as_json: bool = False) -> int:
                 say("leaving: a snapshot already begun is finished (Ctrl-C again: at once)")
             worker.interrupt()
     progress.clear()
-    code = worker.process.returncode
-    if interrupts:
-        return INTERRUPTED
+    return INTERRUPTED if interrupts else _ended(worker, failed)
+
+
+def detach(order: Learn, *, name: str, as_json: bool) -> int:
+    """Start a worker in the background and see it join, or fail: its exit code. Ctrl-C before that ends it."""
+    worker = launcher.start(order, foreground=False)
+    progress = Progress()
+    joined = failed = ended = False
+    until_s = time.monotonic() + JOINING_S
+    try:
+        while not (joined or ended or time.monotonic() > until_s):
+            ended = worker.process.poll() is not None
+            for event in worker.events.read():
+                failed = failed or isinstance(event, Failed)
+                joined = joined or isinstance(event, Joined)
+                tell(event, progress)
+            if not ended:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    worker.process.wait(LOOK_S)
+    except BaseException:
+        worker.interrupt()
+        raise
+    finally:
+        progress.clear()
+    if ended and worker.process.returncode != 0:
+        return _ended(worker, failed)
+    how = "trains" if joined else "is not joined yet: it goes on trying"
+    say(f"{plain(name)} {how} in the background: `swarm jobs`, `swarm logs {worker.job.name} -f`, `swarm leave`")
+    if as_json:
+        put({"job": worker.job.name, "run": order.run, "name": name})
+    return 0
+
+
+def _ended(worker: launcher.Worker, failed: bool) -> int:
+    """Say why a worker ended, unless it `failed` with words of its own; the exit code for it."""
+    code: int = worker.process.returncode
+    log = worker.job / "log.txt"
     if code != 0 and not failed:
-        say(f"swarm: the worker ended with code {code}: {plain(launcher.last_words(worker.job), 300)}")
-    if code != 0:
-        say(f"its log: {worker.job / 'log.txt'}")
+        say(f"swarm: the worker {launcher.ending(code)}: {plain(launcher.last_words(worker.job), 300)}")
+    if code != 0 and log.exists() and log.stat().st_size:
+        say(f"its log: {log}")
     return 1 if code < 0 else code
 
 
