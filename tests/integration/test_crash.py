@@ -107,7 +107,7 @@ def calls(fragments: int, overlap: int) -> int:
             for name, box in zip("ab", boxes, strict=True)
         ]
         lives = [asyncio.create_task(x.live()) for x in learners]
-        while learners[1].participant.newest + 1 < KILLED_BEFORE_ROUND:
+        while learners[1].participant.newest + 1 < KILLED_BEFORE_ROUND:  # noqa: ASYNC110
             await asyncio.sleep(POLL_S)
         assert not any(life.done() for life in lives)
         return boxes[1].calls
