@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from rich.cells import cell_len
 
-from swarm.api import EvalRecord, Job, LearnerView, Rejected, RoundRecord, RunState, train_loss
+from swarm.api import EvalRecord, LearnerView, Rejected, RoundRecord, RunState, train_loss
 from tui import text
 from tui.messages import RunShown
 from tui.widgets.plot import Curves
@@ -15,7 +15,6 @@ from tui.widgets.table import Cell, Column, Row
 from tui.widgets.toned import Line, Piece
 
 STALE_S = 5.0  # a share that has not answered for so long counts as lost
-RUNNING_JOB = ("starting", "running")
 METHODS = {"diloco": "DiLoCo", "fedavg": "FedAvg"}
 _PHASES = {
     "running": ("●", "good"),
@@ -86,11 +85,7 @@ def stoppable(state: RunState) -> bool:
 
 
 def can_join(shown: RunShown) -> bool:
-    return joinable(shown.state) and not runs_here(shown.job)
-
-
-def runs_here(job: Job | None) -> bool:
-    return job is not None and job.state in RUNNING_JOB
+    return joinable(shown.state) and not shown.running
 
 
 def name(state: RunState) -> str:
@@ -181,7 +176,7 @@ def banner(shown: RunShown) -> Iterator[Line]:
 def _phase_lines(shown: RunShown) -> Iterator[Line]:
     state, manifest = shown.state, shown.state.manifest
     assert manifest is not None
-    here = "" if runs_here(shown.job) else "; join it here: enter"
+    here = "" if shown.running else "; join it here: enter"
     ended = f"{text.count(state.open_round, 'round')}, loss {_last_loss(state)}"
     match word(state):
         case "waiting":
@@ -219,10 +214,10 @@ def _last_loss(state: RunState) -> str:
 
 def learner_rows(shown: RunShown) -> tuple[Row, ...]:
     state = shown.state
-    mine = shown.job.learner if shown.job is not None and runs_here(shown.job) else None
+    mine = {job.learner for job in shown.running}
     order = {"silent": 1, "left": 2}
     views = sorted(state.learners, key=lambda v: (order.get(v.state, 0), v.learner))
-    return tuple(_learner_row(state, view, mine=view.learner == mine) for view in views)
+    return tuple(_learner_row(state, view, mine=view.learner in mine) for view in views)
 
 
 def _learner_row(state: RunState, view: LearnerView, *, mine: bool) -> Row:

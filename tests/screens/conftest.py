@@ -209,7 +209,7 @@ def run_shown(
     state: api.RunState, *, age_s: float = 0.4, job: api.Job | None = None, log: tuple[LogLine, ...] = LOG, **more: object
 ) -> RunShown:
     now_s = (state.polled_at_s or 0.0) + age_s
-    return RunShown(at=RunAt(SHARE, state.run), state=state, now_s=now_s, job=job, log=log, **more)  # type: ignore[arg-type]
+    return RunShown(at=RunAt(SHARE, state.run), state=state, now_s=now_s, jobs=(job,) if job else (), log=log, **more)  # type: ignore[arg-type]
 
 
 class PlayedFeed:

@@ -99,7 +99,7 @@ class RunScreen(ListScreen):
             case "join":
                 return shown is not None and view_run.can_join(shown)
             case "leave":
-                return shown is not None and view_run.runs_here(shown.job)
+                return shown is not None and bool(shown.running)
             case "stop":
                 return shown is not None and view_run.stoppable(shown.state)
             case _:
@@ -110,8 +110,8 @@ class RunScreen(ListScreen):
             self.app.ask_join(self.at, self.shown.state)
 
     def action_leave(self) -> None:
-        if self.shown and self.shown.job:
-            self.app.ask_leave(self.shown.job)
+        if self.shown and self.shown.running:
+            self.app.ask_leave(self.shown.running)
 
     def action_stop(self) -> None:
         if self.shown:
