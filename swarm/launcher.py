@@ -5,25 +5,33 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
-from swarm.core.errors import UsageError
-from swarm.core.events import Created, Ended, Failed, Joined, WorkerEvent
+from swarm.core.errors import UsageError, WorkerFailed
+from swarm.core.events import Ended, Failed, Joined, WorkerEvent
 from swarm.core.jobs import Learn, Order, Process
-from swarm.host.identity import boot_id, started
+from swarm.host.identity import PROCESS, boot_id, note_process, started
 from swarm.host.paths import jobs_dir
 
+INTERRUPTED = 130
 JOBS_KEPT = 50  # ended jobs whose logs are kept
+_TOLD = re.compile(r"\d\d:\d\d:\d\d ")  # how a line begins that a worker told
 _EVENT = msgspec.json.Decoder(WorkerEvent)
+_RUN = (
+    "import runpy, sys; root, module = sys.argv[1:3]; del sys.argv[1:3]; root in sys.path or sys.path.insert(0, root); "
+    "runpy.run_module(module, run_name='__main__', alter_sys=True)"
+)
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,9 +88,25 @@ def start(order: Order, *, foreground: bool, stdout: int | None = None) -> Worke
     In the foreground it ends with this process, since its standard input does. `stdout`: a file descriptor for what
     it prints as data, instead of the log.
     """
-    job = jobs_dir() / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
-    job.mkdir(parents=True)
-    (job / "order.json").write_bytes(msgspec.json.encode(order))
+    now_s = time.time()
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now_s))
+    # Milliseconds before the random part: ids are sorted by age.
+    job = jobs_dir() / f"{stamp}-{int(now_s % 1 * 1000):03d}{secrets.token_hex(2)}"
+    try:
+        job.mkdir(parents=True)
+        (job / "order.json").write_bytes(msgspec.json.encode(order))
+        return _started(job, order, foreground=foreground, stdout=stdout)
+    except OSError as error:
+        raise WorkerFailed(f"no worker can be started in {job}: {error.strerror} (SWARM_STATE_DIR moves it)") from error
+
+
+def python(module: str, *arguments: str) -> list[str]:
+    """The command line that runs one of our modules in this interpreter. As `python -m` does, but without the current
+    folder on the path: that may be the mailbox, and no code is ever taken from there."""
+    return [sys.executable, "-P", "-c", _RUN, str(Path(__file__).parents[1]), module, *arguments]
+
+
+def _started(job: Path, order: Order, *, foreground: bool, stdout: int | None) -> Worker:
     environment = dict(os.environ)
     environment.pop("SWARM_WORKER_PIPED", None)
     if foreground:
@@ -91,36 +115,42 @@ def start(order: Order, *, foreground: bool, stdout: int | None = None) -> Worke
     if threads is not None:
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
             environment[name] = str(threads)
-    with (job / "log.txt").open("wb") as log:
+    with (job / "log.txt").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "swarm.worker", str(job)],
+            python("swarm.worker", str(job)),
             stdin=subprocess.PIPE if foreground else subprocess.DEVNULL,
             stdout=log if stdout is None else stdout,
             stderr=log if stdout is None else subprocess.STDOUT if stdout == subprocess.PIPE else log,
             start_new_session=True,
             env=environment,
         )
+    note_process(job, process.pid)  # known from now on, however long the worker takes to come up
     _forget_old_jobs()
     return Worker(job, process)
 
 
 def jobs() -> tuple[Job, ...]:
-    """This machine's jobs that take part in a run, newest first."""
+    """This machine's jobs that take part in a run, newest first. Asked again, only what is new is read."""
     found = []
-    for folder in _folders():
-        order = _read(folder / "order.json", Order)
-        if isinstance(order, Learn) and order.join:
-            found.append(_job(folder, order))
+    with _lock:
+        folders = _folders()
+        for folder in _known.keys() - set(folders):
+            del _known[folder]
+        for folder in folders:
+            seen = _known.setdefault(folder, _Seen(folder))
+            if (job := seen.look()) is not None:
+                found.append(job)
     return tuple(found)
 
 
 def job(text: str) -> Job:
     """By id or an unambiguous part of it. Raises UsageError."""
-    fitting = [j for j in jobs() if text in j.id]
+    every = jobs()
+    fitting = [j for j in every if j.id == text] or [j for j in every if text in j.id]
     if len(fitting) == 1:
         return fitting[0]
     if not fitting:
-        raise UsageError(f"no job {text!r} on this machine: `swarm jobs` lists them")
+        raise UsageError(f"no job {text!r} on this machine: `swarm jobs --all` lists them")
     raise UsageError(f"{text!r} fits several jobs: {', '.join(j.id for j in fitting[:5])}")
 
 
@@ -153,51 +183,89 @@ def last_words(folder: Path) -> str:
     for event in EventTail(folder / "events.jsonl").read():
         if isinstance(event, Failed):
             return event.message
-    tail = [line for line in log_tail(folder / "log.txt", 20) if line.strip()]
+    # What it printed, not what it told: a traceback, or a framework's last complaint.
+    tail = [line for line in log_tail(folder / "log.txt", 20) if line.strip() and not _TOLD.match(line)]
     return tail[-1] if tail else "the process was ended from outside"
 
 
-def _job(folder: Path, order: Learn) -> Job:
-    joined: Joined | None = None
-    ended: Ended | None = None
-    failed: Failed | None = None
-    name = order.run_name
-    for event in EventTail(folder / "events.jsonl").read():
-        match event:
-            case Created():
-                name = event.name
-            case Joined():
-                joined, name = event, event.name
-            case Ended():
-                ended = event
-            case Failed():
-                failed = event
-            case _:
-                pass
-    pid = _running(folder)
-    if pid is not None:
-        state = "running" if joined else "starting"
-    elif ended is not None:
-        state = ended.reason
-    elif failed is None and not (folder / "process.json").exists() and _age_s(folder) < 10:
-        state = "starting"
-    else:
-        state = "failed"
-    message = ""
-    if state == "failed":
-        message = failed.message if failed else last_words(folder)
-    return Job(
-        id=folder.name,
-        mailbox=order.mailbox,
-        run=order.run,
-        run_name=name or order.run,
-        learner=joined.learner if joined else order.learner,
-        state=state,
-        message=message,
-        pid=pid or 0,
-        device=joined.device if joined else "",
-        log=folder / "log.txt",
-    )
+def ending(code: int) -> str:
+    """How a worker ended, from its exit code, in words."""
+    if code >= 0:
+        return f"ended with code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"was ended by {name}" + (" (by a person, or for lack of memory)" if name == "SIGKILL" else "")
+
+
+class _Seen:
+    """One job folder, and what of its events was read so far."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._events = EventTail(folder / "events.jsonl")
+        self._order: object = None
+        self._joined: Joined | None = None
+        self._ended: Ended | None = None
+        self._failed: Failed | None = None
+        self._over: Job | None = None  # the job as it ended: it will not change any more
+
+    def look(self) -> Job | None:
+        """The job now; None if it does not take part in a run."""
+        if self._over is not None:
+            return self._over
+        if self._order is None:
+            self._order = _read(self._folder / "order.json", Order)
+        if not isinstance(self._order, Learn) or not self._order.join:
+            return None
+        pid = _running(self._folder)  # before its events: what it said last is not missed
+        self._read_events()
+        job = self._job(self._order, pid)
+        if pid is None and job.state != "starting":
+            self._over = job
+        return job
+
+    def _read_events(self) -> None:
+        for event in self._events.read():
+            match event:
+                case Joined():
+                    self._joined = event
+                case Ended():
+                    self._ended = event
+                case Failed():
+                    self._failed = event
+                case _:
+                    pass
+
+    def _job(self, order: Learn, pid: int | None) -> Job:
+        joined, failed, message = self._joined, self._failed, ""
+        if pid is not None:
+            state = "running" if joined else "starting"
+        elif self._ended is not None:
+            state = self._ended.reason
+        elif failed is not None and failed.exit_code == INTERRUPTED:
+            state = "left"
+        elif failed is None and not (self._folder / PROCESS).exists() and _age_s(self._folder) < 10:
+            state = "starting"  # its folder was made this moment
+        else:
+            state, message = "failed", failed.message if failed else last_words(self._folder)
+        return Job(
+            id=self._folder.name,
+            mailbox=order.mailbox,
+            run=order.run,
+            run_name=(joined.name if joined else order.run_name) or order.run,
+            learner=joined.learner if joined else order.learner,
+            state=state,
+            message=message,
+            pid=pid or 0,
+            device=joined.device if joined else "",
+            log=self._folder / "log.txt",
+        )
+
+
+_known: dict[Path, _Seen] = {}
+_lock = threading.Lock()
 
 
 def _folders() -> list[Path]:
@@ -209,7 +277,7 @@ def _folders() -> list[Path]:
 
 def _running(folder: Path) -> int | None:
     """The pid of the job's worker if that very process still runs."""
-    process = _read(folder / "process.json", Process)
+    process = _read(folder / PROCESS, Process)
     if not isinstance(process, Process) or process.boot != boot_id():
         return None
     return process.pid if started(process.pid) == process.process else None

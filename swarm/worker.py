@@ -7,10 +7,12 @@ SIGINT or SIGTERM, or the end of a piped standard input, asks it to leave cleanl
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,9 +24,10 @@ from swarm import __version__
 from swarm.core.errors import SwarmError, UsageError
 from swarm.core.events import Building, Created, Failed, WorkerEvent
 from swarm.core.fragments import by_bytes
-from swarm.core.jobs import CreateRun, Export, Generate, Learn, Order, Process
+from swarm.core.jobs import CreateRun, Export, Generate, Learn, Order
 from swarm.core.records import LearnerRecord, Manifest, TaskRef
-from swarm.host.identity import Identity, identity, process_alive, process_gone
+from swarm.core.sentences import sentence
+from swarm.host.identity import Identity, holder, identity, note_process, process_alive, process_gone
 from swarm.mailbox import open_mailbox
 from swarm.tape import read_manifest
 
@@ -33,18 +36,27 @@ if TYPE_CHECKING:
     from swarm.tasks.contract import Trainable
 
 INTERRUPTED = 130
+_INTERRUPTED = Failed(error="KeyboardInterrupt", message="interrupted", exit_code=INTERRUPTED)
 
 
 class EventFile:
-    """Appends events, a line each. May be called from several threads."""
+    """Appends events to the job's events.jsonl, a line each, and in words to its log.txt. May be called from several
+    threads, and from a signal handler."""
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._lock = path, threading.Lock()
+    def __init__(self, job: Path) -> None:
+        self._job, self._lock = job, threading.RLock()
 
     def __call__(self, event: WorkerEvent) -> None:
-        line = msgspec.json.encode(event) + b"\n"
-        with self._lock, self._path.open("ab") as file:
-            file.write(line)
+        words = sentence(event)
+        with self._lock:
+            self._append("events.jsonl", msgspec.json.encode(event))
+            if words is not None:
+                self._append("log.txt", f"{time.strftime('%H:%M:%S')} {words}".encode())
+
+    def _append(self, name: str, line: bytes) -> None:
+        # A full disk here must not end the training.
+        with contextlib.suppress(OSError), (self._job / name).open("ab") as file:
+            file.write(line + b"\n")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -53,10 +65,10 @@ def main(argv: list[str] | None = None) -> int:
         print("usage: python -m swarm.worker JOB_DIR", file=sys.stderr)
         return 2
     job = Path(arguments[0])
-    emit = EventFile(job / "events.jsonl")
-    me = identity()
-    (job / "process.json").write_bytes(msgspec.json.encode(Process(pid=me.pid, process=me.process, boot=me.boot)))
+    emit = EventFile(job)
     try:
+        me = identity()
+        note_process(job, me.pid)
         order = msgspec.json.decode((job / "order.json").read_bytes(), type=Order)
         match order:
             case Learn():
@@ -69,6 +81,7 @@ def main(argv: list[str] | None = None) -> int:
         emit(Failed(error=type(error).__name__, message=str(error), exit_code=error.exit_code))
         return error.exit_code
     except KeyboardInterrupt:
+        emit(_INTERRUPTED)
         return INTERRUPTED
     except Exception as error:
         # The traceback goes to the log; a person gets one line and the way to it.
@@ -79,7 +92,7 @@ def main(argv: list[str] | None = None) -> int:
 def learn(order: Learn, me: Identity, emit: EventFile) -> int:
     from swarm.runtime.session import Session
 
-    leave = _leave_on_signals()
+    leave = _leave_on_signals(emit)
     mailbox = open_mailbox(order.mailbox)
     asyncio.run(mailbox.open())
     trainable: Trainable | None = None
@@ -113,8 +126,8 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
         mailbox=mailbox,
         manifest=manifest,
         me=record,
-        gone=lambda other: process_gone(me, _holder(other)),
-        alive=lambda other: process_alive(me, _holder(other)),
+        gone=lambda other: process_gone(me, holder(other)),
+        alive=lambda other: process_alive(me, holder(other)),
         may_rename=order.may_rename,
         emit=emit,
         evaluate=trainable.evaluate,
@@ -206,10 +219,14 @@ def generate(order: Generate) -> int:
         raise UsageError(f"task {manifest.task.name} of run {manifest.name} writes no text")
     trainable.adapter.apply(theta)
     out = sys.stdout.buffer
-    for piece in write(order.prompt.encode(), max_tokens=order.max_tokens, temperature=order.temperature, seed=order.seed):
-        out.write(piece)
+    try:
+        for piece in write(order.prompt.encode(), max_tokens=order.max_tokens, temperature=order.temperature, seed=order.seed):
+            out.write(piece)
+            out.flush()
+        out.write(b"\n")
         out.flush()
-    out.write(b"\n")
+    except BrokenPipeError:  # whoever reads has seen enough
+        os._exit(0)
     return 0
 
 
@@ -234,23 +251,14 @@ async def _newest(location: str, run: str) -> tuple[Manifest, dict[str, Any]]:
         return exchange.manifest, theta
 
 
-def _holder(record: LearnerRecord) -> Identity:
-    return Identity(
-        machine=record.machine,
-        machine_name=record.machine_name,
-        boot=record.boot,
-        pid=record.pid,
-        process=record.process,
-    )
-
-
-def _leave_on_signals() -> Callable[[Callable[[], None]], None]:
+def _leave_on_signals(emit: EventFile) -> Callable[[Callable[[], None]], None]:
     """Install the handlers; what is returned tells them how to leave. Before that, the first signal ends the process."""
     how: list[Callable[[], None]] = []
     asked = threading.Event()
 
     def on_signal(*_: object) -> None:
         if asked.is_set() or not how:
+            emit(_INTERRUPTED)
             os._exit(INTERRUPTED)
         asked.set()
         how[0]()

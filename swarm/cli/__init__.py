@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib
 import os
+import signal
 import sys
-import traceback
 
 import click
 
@@ -74,6 +76,16 @@ def cli() -> None:
 
 
 def main() -> None:
+    # A job that the system or a closed terminal ends leaves as after Ctrl-C, unless it was told to ignore that (nohup).
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, signal.default_int_handler)
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal that has no ∞ gets a ?
+    if sys.stdout is None or sys.stderr is None:  # closed by whoever started us
+        sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
     sys.exit(run(sys.argv[1:]))
 
 
@@ -82,6 +94,19 @@ def run(argv: list[str]) -> int:
     if sys.platform == "win32":
         print("swarm: native Windows is not supported: use WSL2 (https://learn.microsoft.com/windows/wsl)", file=sys.stderr)
         return 2
+    try:
+        return _run(argv)
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; what is still buffered has nowhere to go.
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return 0
+    except KeyboardInterrupt:  # once more, while the first was dealt with
+        return INTERRUPTED
+
+
+def _run(argv: list[str]) -> int:
     try:
         result = cli.main(args=argv, prog_name="swarm", standalone_mode=False)
         sys.stdout.flush()
@@ -93,19 +118,22 @@ def run(argv: list[str]) -> int:
         return 2
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read our output has seen enough; what is still buffered has nowhere to go.
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
-        return 0
     except SwarmError as error:
         print(f"swarm: {error}", file=sys.stderr)
         return error.exit_code
+    except BrokenPipeError:
+        raise
     except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
+            print(f"swarm: the output cannot be written: {error.strerror}", file=sys.stderr)
+            return 1
         print(f"swarm: {type(error).__name__}: {error} ({_note_crash()})", file=sys.stderr)
         return 1
 
 
 def _note_crash() -> str:
+    import traceback
+
     from swarm.host.paths import state_dir
 
     path = state_dir() / "crash.txt"

@@ -9,6 +9,9 @@ from typing import Any, TypeVar
 
 import click
 
+from swarm.core.errors import UsageError
+from swarm.core.sentences import plain
+
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,6 +42,25 @@ def learner_options(command: F) -> F:
     return command
 
 
+def where(mailbox: str | None) -> str:
+    """The mailbox's location. What is wrong with the settings, which may name it, is said first."""
+    from swarm import api
+
+    for fault in api.settings_faults():
+        say(fault)
+    return api.mailbox_location(mailbox)
+
+
+def remember(location: str) -> None:
+    """For the next command. That it cannot be remembered ends nothing."""
+    from swarm.host.settings import remember_mailbox
+
+    try:
+        remember_mailbox(location)
+    except UsageError as error:
+        say(f"the mailbox is not remembered: {error}")
+
+
 def say(text: str) -> None:
     """Narration: to stderr."""
     print(text, file=sys.stderr, flush=True)
@@ -59,16 +81,6 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
 
 
-def plain(text: str, limit: int = 80) -> str:
-    """Text that may come from another machine: printable characters only, bounded."""
-    cleaned = "".join(c if c.isprintable() else "·" for c in text)
-    return cleaned if len(cleaned) <= limit else cleaned[: limit - 1] + "…"
-
-
 def wait_for(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine; Ctrl-C ends it at once, whatever the share does."""
     return asyncio.run(work)
-
-
-def number(value: float | None, digits: int = 3) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"

@@ -5,17 +5,20 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
 from swarm import api, launcher
-from swarm.cli.common import json_option, plain, put, say, table, wait_for
-from swarm.cli.narrate import Progress, sentence
+from swarm.cli.common import json_option, put, say, table, wait_for
+from swarm.cli.narrate import Progress
 from swarm.core.errors import UsageError, WorkerFailed
 from swarm.core.events import Created, Ended, Evaluated, Failed, Joined, RoundClosed, Stepped, Trouble
+from swarm.core.sentences import plain, sentence
 from swarm.core.specs import DiLoCo
 from swarm.mailbox import init_mailbox
 
@@ -33,26 +36,50 @@ def demo(rounds: int, task: str, keep: bool, as_json: bool) -> int:
     frameworks = api.installed_frameworks()
     if not frameworks:
         raise UsageError("neither PyTorch nor MLX is installed: pip install 'homeswarm[train]'")
-    folder = Path(tempfile.mkdtemp(prefix="swarm-demo-"))
-    # Its jobs are no jobs of this machine: they go with the folder.
-    os.environ["SWARM_STATE_DIR"] = str(folder / "state")
     try:
-        result = _Demo(folder, task=task, rounds=rounds, frameworks=frameworks).run()
+        folder = Path(tempfile.mkdtemp(prefix="swarm-demo-"))
+    except OSError as error:
+        raise WorkerFailed(f"no temporary folder can be made: {error.strerror}: TMPDIR names another place") from error
+    workers: dict[str, launcher.Worker] = {}
+    try:
+        # Its jobs are no jobs of this machine: they go with the folder.
+        os.environ["SWARM_STATE_DIR"] = str(folder / "state")
+        result = _Demo(folder, workers, task=task, rounds=rounds, frameworks=frameworks).run()
     finally:
+        with _undisturbed():
+            for worker in workers.values():
+                worker.process.kill()
+            for worker in workers.values():
+                worker.process.wait()  # else it could still write into what is deleted
+            if not keep:
+                shutil.rmtree(folder, ignore_errors=True)
         if keep:
             say(f"kept: {folder / 'mailbox'} (look at it: swarm tui --mailbox {folder / 'mailbox'})")
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
     if as_json:
         put(result)
     return 0 if result["identical"] else 1
 
 
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Nobody's second Ctrl-C leaves a process or a folder behind."""
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, signal.SIG_IGN) for number in signals]
+    try:
+        yield
+    finally:
+        for number, handler in zip(signals, before, strict=True):
+            signal.signal(number, handler)
+
+
 class _Demo:
-    def __init__(self, folder: Path, *, task: str, rounds: int, frameworks: tuple[str, ...]) -> None:
+    def __init__(
+        self, folder: Path, workers: dict[str, launcher.Worker], *, task: str, rounds: int, frameworks: tuple[str, ...]
+    ) -> None:
+        """`workers`: where those that it starts are noted, by learner."""
         self.mailbox = str(folder / "mailbox")
         self.task, self.rounds, self.frameworks = task, rounds, frameworks
-        self.workers: dict[str, launcher.Worker] = {}
+        self.workers = workers
         self.closed: dict[int, RoundClosed] = {}
         self.losses: dict[int, float] = {}
         self.params: dict[str, str] = {}
@@ -81,11 +108,6 @@ class _Demo:
                 if i == 0:
                     self._follow_until_created()
             self._follow_until_ended()
-        except BaseException:
-            for worker in self.workers.values():
-                with contextlib.suppress(ProcessLookupError):
-                    worker.process.kill()
-            raise
         finally:
             self.progress.clear()
         return self._result()
@@ -134,7 +156,8 @@ class _Demo:
                         pass
             code = worker.process.poll()
             if code not in (None, 0):
-                raise WorkerFailed(f"{learner}: the worker ended with code {code}: {launcher.last_words(worker.job)}")
+                words = plain(launcher.last_words(worker.job), 300)
+                raise WorkerFailed(f"{learner}: the worker {launcher.ending(code)}: {words}")
         return created
 
     def _result(self) -> dict[str, object]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from swarm import api
-from swarm.cli.common import json_option, learner_options, mailbox_option, plain, put, say, wait_for
+from swarm.cli.common import json_option, learner_options, mailbox_option, remember, wait_for, where
 from swarm.core.errors import NothingToJoin
-from swarm.host.settings import remember_mailbox
+from swarm.core.sentences import plain
 
 
 @click.command()
@@ -28,12 +28,11 @@ def join(
     as_json: bool,
 ) -> int:
     """Take part in a run: RUN is a name, an id, or the start of one. Without it, in the only one that can be joined."""
-    from swarm import launcher
-    from swarm.cli.narrate import follow
+    from swarm.cli import narrate
 
-    location = api.mailbox_location(mailbox)
+    location = where(mailbox)
     manifest = wait_for(_chosen(location, run))
-    remember_mailbox(location)
+    remember(location)
     order = api.learn_order(
         location,
         manifest.run,
@@ -44,13 +43,9 @@ def join(
         data=data,
         threads=threads,
     )
-    if not detach:
-        return follow(order, as_json=as_json)
-    worker = launcher.start(order, foreground=False)
-    say(f"joining {plain(manifest.name)} in the background: `swarm jobs`, `swarm logs {worker.job.name} -f`, `swarm leave`")
-    if as_json:
-        put({"job": worker.job.name, "run": manifest.run, "name": manifest.name})
-    return 0
+    if detach:
+        return narrate.detach(order, name=manifest.name, as_json=as_json)
+    return narrate.follow(order, as_json=as_json)
 
 
 async def _chosen(location: str, run: str | None) -> api.Manifest:

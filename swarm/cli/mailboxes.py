@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from swarm import api
-from swarm.cli.common import json_option, mailbox_option, put, say, wait_for
-from swarm.host.settings import remember_mailbox
+from swarm.cli.common import json_option, mailbox_option, put, remember, say, wait_for, where
+from swarm.core.errors import UsageError
 from swarm.mailbox import init_mailbox
 
 
@@ -18,9 +18,9 @@ def init(dir: str, as_json: bool) -> None:
 
     On every other machine, give the same share's folder: `swarm init` there remembers it.
     """
-    location = api.mailbox_location(dir)
+    location = where(dir)
     ident = wait_for(init_mailbox(location))
-    remember_mailbox(location)
+    remember(location)
     say(f"{location} is a mailbox (id {ident[:8]}…). Next: `swarm start diloco`, or `swarm tui`")
     if as_json:
         put({"mailbox": location, "id": ident})
@@ -36,8 +36,12 @@ def doctor(mailbox: str | None, as_json: bool) -> int:
     faults = 0
     found = [("framework", *_frameworks())]
     found += [("settings", False, fault, "mend the file") for fault in api.settings_faults()]
-    location = api.mailbox_location(mailbox)
-    found += [(f.name, f.ok, f.detail, f.remedy) for f in wait_for(probe(location))]
+    try:
+        location = api.mailbox_location(mailbox)
+    except UsageError as error:
+        found.append(("mailbox", False, str(error), ""))
+    else:
+        found += [(f.name, f.ok, f.detail, f.remedy) for f in wait_for(probe(location))]
     for name, ok, detail, remedy in found:
         faults += not ok
         if as_json:

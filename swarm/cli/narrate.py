@@ -3,45 +3,39 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 
 from swarm import launcher
-from swarm.cli.common import number, plain, put, say
+from swarm.cli.common import put, say
 from swarm.core.events import (
-    Building,
-    Created,
-    Ended,
-    Evaluated,
     Failed,
     Joined,
-    Published,
-    RoundClosed,
-    ShareBack,
-    ShareLost,
     Stepped,
-    Trouble,
-    Waiting,
     WorkerEvent,
 )
 from swarm.core.jobs import Learn
+from swarm.core.sentences import number, plain, sentence
 
 INTERRUPTED = 130
 LOOK_S = 0.1
+JOINING_S = 60.0  # a lease may have to run out before a learner id is free
 
 
 class Progress:
     """A line that is painted over, on a terminal only."""
 
     def __init__(self) -> None:
-        self._on = sys.stderr.isatty()
+        self._on = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._shown = False
 
     def show(self, text: str) -> None:
         if self._on:
-            sys.stderr.write(f"\r\x1b[K{text}")
+            # One that wrapped could not be painted over.
+            sys.stderr.write(f"\r\x1b[K{text[: _columns() - 1]}")
             sys.stderr.flush()
             self._shown = True
 
@@ -50,6 +44,16 @@ class Progress:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
             self._shown = False
+
+
+def _columns() -> int:
+    given = os.environ.get("COLUMNS", "")
+    if given.isdigit() and int(given) > 0:
+        return int(given)
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80
 
 
 def follow(order: Learn, *, as_json: bool = False) -> int:
@@ -79,13 +83,47 @@ def follow(order: Learn, *, as_json: bool = False) -> int:
                 say("leaving: a snapshot already begun is finished (Ctrl-C again: at once)")
             worker.interrupt()
     progress.clear()
-    code = worker.process.returncode
-    if interrupts:
-        return INTERRUPTED
+    return INTERRUPTED if interrupts else _ended(worker, failed)
+
+
+def detach(order: Learn, *, name: str, as_json: bool) -> int:
+    """Start a worker in the background and see it join, or fail: its exit code. Ctrl-C before that ends it."""
+    worker = launcher.start(order, foreground=False)
+    progress = Progress()
+    joined = failed = ended = False
+    until_s = time.monotonic() + JOINING_S
+    try:
+        while not (joined or ended or time.monotonic() > until_s):
+            ended = worker.process.poll() is not None
+            for event in worker.events.read():
+                failed = failed or isinstance(event, Failed)
+                joined = joined or isinstance(event, Joined)
+                tell(event, progress)
+            if not ended:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    worker.process.wait(LOOK_S)
+    except BaseException:
+        worker.interrupt()
+        raise
+    finally:
+        progress.clear()
+    if ended and worker.process.returncode != 0:
+        return _ended(worker, failed)
+    how = "trains" if joined else "is not joined yet: it goes on trying"
+    say(f"{plain(name)} {how} in the background: `swarm jobs`, `swarm logs {worker.job.name} -f`, `swarm leave`")
+    if as_json:
+        put({"job": worker.job.name, "run": order.run, "name": name})
+    return 0
+
+
+def _ended(worker: launcher.Worker, failed: bool) -> int:
+    """Say why a worker ended, unless it `failed` with words of its own; the exit code for it."""
+    code: int = worker.process.returncode
+    log = worker.job / "log.txt"
     if code != 0 and not failed:
-        say(f"swarm: the worker ended with code {code}: {plain(launcher.last_words(worker.job), 300)}")
-    if code != 0:
-        say(f"its log: {worker.job / 'log.txt'}")
+        say(f"swarm: the worker {launcher.ending(code)}: {plain(launcher.last_words(worker.job), 300)}")
+    if code != 0 and log.exists() and log.stat().st_size:
+        say(f"its log: {log}")
     return 1 if code < 0 else code
 
 
@@ -100,45 +138,6 @@ def tell(event: WorkerEvent, progress: Progress, who: str = "") -> None:
     elif line is not None:
         progress.clear()
         say(f"{prefix}{line}")
-
-
-def sentence(event: WorkerEvent) -> str | None:
-    """The event in words; None for one that is not worth a line."""
-    match event:
-        case Building():
-            return f"preparing {plain(event.what)} …"
-        case Created():
-            return f"made run {plain(event.name)} ({event.run})"
-        case Joined():
-            again = f", incarnation {event.incarnation}" if event.incarnation > 1 else ""
-            return f"joined {plain(event.name)} as {event.learner}{again} on {plain(event.device)}, at round {event.round}"
-        case Waiting():
-            return f"round {event.round}: {plain(event.reason, 200)}" if event.reason.startswith("waiting") else None
-        case RoundClosed():
-            return _closed(event)
-        case Evaluated():
-            metrics = "".join(f"  {plain(k)} {v:.3f}" for k, v in event.metrics.items())
-            return f"round {event.round}: validation loss {number(event.loss, 4)}{metrics}"
-        case ShareLost():
-            return f"the mailbox does not answer ({plain(event.reason, 200)}): training goes on, and it is tried again"
-        case ShareBack():
-            return f"the mailbox is back after {event.after_s:.0f} s"
-        case Trouble():
-            return plain(event.message, 300)
-        case Ended():
-            words = {"done": "the run is done", "stopped": "the run was stopped", "left": "left the run"}
-            return f"{words.get(event.reason, event.reason)} after {event.rounds} round{'s' if event.rounds != 1 else ''}"
-        case Failed():
-            return f"swarm: {plain(event.message, 500)}"
-        case Published() | Stepped():
-            return None
-
-
-def _closed(event: RoundClosed) -> str:
-    of = f" ({event.round + 1} of {event.rounds})" if event.rounds else ""
-    rejected = f"  rejected: {plain(', '.join(event.rejected), 200)}" if event.rejected else ""
-    nobody = "nobody" if not event.participants else plain(", ".join(event.participants), 200)
-    return f"round {event.round} closed{of} with {nobody}  train loss {number(event.train_loss, 4)}{rejected}"
 
 
 def until(done: Callable[[], bool], timeout_s: float) -> bool:

@@ -8,9 +8,10 @@ import sys
 import click
 
 from swarm import api, launcher
-from swarm.cli.common import json_option, mailbox_option, number, plain, put, say, table, wait_for
-from swarm.core.errors import UsageError
+from swarm.cli.common import json_option, mailbox_option, put, say, table, wait_for, where
+from swarm.core.errors import MailboxUnavailable, UsageError
 from swarm.core.jobs import Export, Generate, Order
+from swarm.core.sentences import number, plain
 
 
 @click.command()
@@ -18,13 +19,17 @@ from swarm.core.jobs import Export, Generate, Order
 @json_option
 def runs(mailbox: str | None, as_json: bool) -> None:
     """List the runs of the mailbox. Whether somebody trains is listened for: up to two beats."""
-    location = api.mailbox_location(mailbox)
+    location = where(mailbox)
 
-    async def read() -> list[api.RunState]:
-        watches = [api.RunWatch(location, m.run, history=False) for m in await api.manifests(location)]
-        return list(await asyncio.gather(*(api.settled(watch) for watch in watches)))
+    async def read() -> tuple[list[api.RunState], list[str]]:
+        manifests, faults = await api.survey(location)
+        watches = [api.RunWatch(location, m.run, history=False) for m in manifests]
+        return list(await asyncio.gather(*(api.settled(watch) for watch in watches))), faults
 
-    states = sorted(wait_for(read()), key=lambda state: state.name)
+    found, faults = wait_for(read())
+    for fault in faults:
+        say(f"a run that cannot be read: {plain(fault, 300)}")
+    states = sorted(found, key=lambda state: state.name)
     if as_json:
         for state in states:
             put(_run_object(state))
@@ -39,8 +44,8 @@ def runs(mailbox: str | None, as_json: bool) -> None:
             "diloco",
             state.manifest.task.name if state.manifest else "",
             f"{state.open_round}/{state.manifest.rounds if state.manifest and state.manifest.rounds else '∞'}",
-            _phase(state),
-            ", ".join(v.learner for v in state.live) or "–",
+            "no answer" if state.lost else _phase(state),
+            ", ".join(v.learner for v in _heard(state)) or "–",
         )
         for state in states
     ]
@@ -54,20 +59,30 @@ def runs(mailbox: str | None, as_json: bool) -> None:
 @json_option
 def status(run: str, watch: bool, mailbox: str | None, as_json: bool) -> None:
     """Show one run: its learners, its last rounds, its losses."""
-    location = api.mailbox_location(mailbox)
+    location = where(mailbox)
 
     async def read() -> None:
         manifest = await api.find_run(location, run)
         follower = api.RunWatch(location, manifest.run)
         state = await api.settled(follower)
+        if state.manifest is None:
+            raise MailboxUnavailable(state.lost or f"{location} does not answer")
         _show(state, as_json)
-        told = state.open_round
+        rounds, evals = state.open_round, {e.round for e in state.evals}
         while watch and state.phase not in ("done", "stopped"):
             await asyncio.sleep(min(1.0, manifest.algorithm.beat_s))
-            state = await follower.poll()
-            if state.open_round > told:
-                told = state.open_round
-                _show(state, as_json) if as_json else print(_round_line(state, state.rounds[-1]), flush=True)
+            before, state = state.lost, await follower.poll()
+            if bool(before) != bool(state.lost):
+                say(f"the mailbox does not answer: {plain(state.lost, 300)}" if state.lost else "the mailbox is back")
+            new = [r for r in state.rounds if r.round >= rounds]
+            if as_json and new:
+                _show(state, as_json)
+            elif not as_json:
+                for line in [_round_line(state, r) for r in new] + [
+                    f"round {e.round}: val {number(e.loss)}" for e in state.evals if e.round < rounds and e.round not in evals
+                ]:
+                    print(line, flush=True)
+            rounds, evals = state.open_round, {e.round for e in state.evals}
 
     wait_for(read())
 
@@ -78,9 +93,14 @@ def status(run: str, watch: bool, mailbox: str | None, as_json: bool) -> None:
 @mailbox_option
 def stop(run: str, yes: bool, mailbox: str | None) -> None:
     """End RUN for everybody: its learners report what they have, and the round that this closes is the last."""
-    location = api.mailbox_location(mailbox)
+    location = where(mailbox)
     manifest = wait_for(api.find_run(location, run))
-    _confirm(f"End {plain(manifest.name)} for everybody?", yes)
+    ended = wait_for(api.RunWatch(location, manifest.run, history=False).poll()).phase
+    if ended in ("done", "stopped"):
+        say(f"{plain(manifest.name)} is {ended} already")
+        return
+    if sys.stdin is not None and sys.stdin.isatty():  # a script that says so means it, and nothing is deleted
+        _confirm(f"End {plain(manifest.name)} for everybody?", yes)
     wait_for(api.stop_run(location, manifest.run))
     say(f"{plain(manifest.name)} ends with its next round, at once if nobody trains")
 
@@ -92,12 +112,13 @@ def stop(run: str, yes: bool, mailbox: str | None) -> None:
 @mailbox_option
 def rm(run: str, yes: bool, force: bool, mailbox: str | None) -> None:
     """Delete RUN with its whole history."""
-    location = api.mailbox_location(mailbox)
+    location = where(mailbox)
     manifest = wait_for(api.find_run(location, run))
-    live = wait_for(api.settled(api.RunWatch(location, manifest.run, history=False))).live
-    if live and not force:
-        names = ", ".join(plain(v.learner) for v in live)
-        raise UsageError(f"{names} train in {plain(manifest.name)}: `swarm stop` it first, or --force")
+    if not force:
+        live = wait_for(api.live_learners(location, manifest.run, told=lambda s: say(f"is anybody there? (up to {s:.0f} s)")))
+        if live:
+            names = ", ".join(map(plain, live))
+            raise UsageError(f"{names} train in {plain(manifest.name)}: `swarm stop` it first, or --force")
     _confirm(f"Delete {plain(manifest.name)} and all its rounds?", yes)
     count = wait_for(api.remove_run(location, manifest.run))
     say(f"{plain(manifest.name)}: {count} objects deleted")
@@ -109,7 +130,7 @@ def rm(run: str, yes: bool, force: bool, mailbox: str | None) -> None:
 @mailbox_option
 def export(run: str, file: str, mailbox: str | None) -> int:
     """Write the newest committed parameters of RUN to FILE, as Safetensors."""
-    location = api.mailbox_location(mailbox)
+    location = where(mailbox)
     manifest = wait_for(api.find_run(location, run))
     return _tool(Export(mailbox=location, run=manifest.run, file=click.format_filename(file)))
 
@@ -138,13 +159,13 @@ def generate(
     mailbox: str | None,
 ) -> int:
     """Let the newest committed model of RUN go on from a prompt, without joining."""
-    location = api.mailbox_location(mailbox)
+    location = where(mailbox)
     manifest = wait_for(api.find_run(location, run))
     return _tool(
         Generate(
             mailbox=location,
             run=manifest.run,
-            prompt=prompt,
+            prompt=prompt.encode(errors="surrogateescape").decode(errors="replace"),  # a command line may be no UTF-8
             max_tokens=max_tokens,
             temperature=temp,
             seed=seed,
@@ -164,26 +185,36 @@ def _tool(order: Order) -> int:
     except KeyboardInterrupt:
         worker.process.kill()
         raise
-    for line in launcher.log_tail(worker.job / "log.txt", 5) if code == 0 else ():
-        say(plain(line, 300))
+    if code == 0 and isinstance(order, Export):  # where to, and how much
+        for line in launcher.log_tail(worker.job / "log.txt", 1):
+            say(plain(line, 300))
     if code != 0:
-        say(f"swarm: {plain(launcher.last_words(worker.job), 500)}")
+        how = f"the worker {launcher.ending(code)}: " if code < 0 else ""
+        say(f"swarm: {how}{plain(launcher.last_words(worker.job), 500)}")
     return 1 if code < 0 else code
 
 
 def _confirm(question: str, yes: bool) -> None:
     if yes:
         return
-    if not sys.stdin.isatty():
-        raise UsageError(f"{question} Not a terminal: --yes says so")
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise UsageError(f"{question} Nobody can be asked here: --yes says so")
     if not click.confirm(question, err=True):
         raise click.exceptions.Exit(1)
 
 
+def _heard(state: api.RunState) -> tuple[api.LearnerView, ...]:
+    """Live learners. After two beats in which none was heard, those whose lease still runs do not count."""
+    return state.live if state.phase_is_certain else ()
+
+
 def _phase(state: api.RunState) -> str:
-    if state.lost:
-        return "no answer"
-    return state.phase if state.phase_is_certain or not state.live else f"{state.phase}?"
+    """The phase as far as `_heard` goes."""
+    return "idle" if state.live and not _heard(state) else state.phase
+
+
+def _learner_state(state: api.RunState, view: api.LearnerView) -> str:
+    return "silent" if view.live and not _heard(state) else view.state
 
 
 def _run_object(state: api.RunState) -> dict[str, object]:
@@ -195,9 +226,9 @@ def _run_object(state: api.RunState) -> dict[str, object]:
         "task": manifest.task.name if manifest else None,
         "round": state.open_round,
         "rounds": manifest.rounds if manifest else None,
-        "state": state.phase,
+        "state": _phase(state),
         "certain": state.phase_is_certain,
-        "learners": [v.learner for v in state.live],
+        "learners": [v.learner for v in _heard(state)],
     }
 
 
@@ -207,7 +238,7 @@ def _show(state: api.RunState, as_json: bool) -> None:
         learners = [
             {
                 "learner": v.learner,
-                "state": v.state,
+                "state": _learner_state(state, v),
                 "round": v.beat.round if v.beat else None,
                 "step": v.beat.step if v.beat else None,
                 "tokens_per_s": v.beat.tokens_per_s if v.beat else None,
@@ -232,11 +263,12 @@ def _show(state: api.RunState, as_json: bool) -> None:
         return
     assert manifest is not None
     of = f"/{manifest.rounds}" if manifest.rounds else ""
-    print(f"{plain(state.name)} ({state.run})  {_phase(state)}  round {state.open_round}{of}  task {plain(manifest.task.name)}")
+    phase = "no answer" if state.lost else _phase(state)
+    print(f"{plain(state.name)} ({state.run})  {phase}  round {state.open_round}{of}  task {plain(manifest.task.name)}")
     rows = [
         (
             v.learner,
-            v.state,
+            _learner_state(state, v),
             f"{v.beat.step}/{manifest.algorithm.sync_every}" if v.beat else "",
             f"{v.beat.tokens_per_s:,.0f}" if v.beat and v.live else "–",
             number(v.beat.loss if v.beat else None),

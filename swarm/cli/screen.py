@@ -7,6 +7,9 @@ import sys
 
 import click
 
+from swarm.core.errors import UsageError
+from swarm.launcher import python
+
 
 @click.command()
 @click.option("--mailbox", "mailboxes", multiple=True, metavar="DIR", help="Follow this mailbox; may be repeated.")
@@ -16,5 +19,9 @@ def tui(mailboxes: tuple[str, ...], plain: bool) -> None:
     arguments = [argument for place in mailboxes for argument in ("--mailbox", place)]
     if plain:
         arguments.append("--ascii")
+    # What Textual reads from and writes to.
+    if sys.__stdin__ is None or sys.__stderr__ is None or not (sys.__stdin__.isatty() and sys.__stderr__.isatty()):
+        raise UsageError("the screen needs a terminal; without one: `swarm runs`, `swarm status RUN --watch`")
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "tui", *arguments])
+    command = python("tui", *arguments)
+    os.execv(command[0], command)

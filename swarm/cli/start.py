@@ -8,10 +8,9 @@ from typing import Any, TypeVar
 import click
 
 from swarm import api
-from swarm.cli.common import json_option, learner_options, mailbox_option, put, say
+from swarm.cli.common import json_option, learner_options, mailbox_option, remember, wait_for, where
 from swarm.core.errors import UsageError
 from swarm.core.specs import DiLoCo, options
-from swarm.host.settings import remember_mailbox
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -49,7 +48,7 @@ def spec_options(spec: type[DiLoCo]) -> Callable[[F], F]:
 @click.option(
     "-o", "--option", "task_options", multiple=True, metavar="KEY=VALUE", help="An option of the task; may be repeated."
 )
-@click.option("--rounds", type=int, help="Rounds that the run has; by default it goes on until it is stopped.")
+@click.option("--rounds", type=click.IntRange(1), help="Rounds that the run has; by default it goes on until it is stopped.")
 @click.option("--name", help="Name of the run; by default the task and two words.")
 @click.option("--seed", type=click.IntRange(0), help="Seed of model and data; by default a random one.")
 @click.option(
@@ -84,16 +83,14 @@ def diloco(
     **fields: Any,
 ) -> int:
     """DiLoCo: learners train on their own and average what they learned every --sync-every steps (arXiv:2311.08105)."""
-    from swarm import launcher
-    from swarm.cli.common import wait_for
-    from swarm.cli.narrate import follow
+    from swarm.cli import narrate
 
     given = {key: value for key, value in fields.items() if value is not None}
     try:
         algorithm = DiLoCo(**given)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    location = api.mailbox_location(mailbox)
+    location = where(mailbox)
     create = api.new_run(
         task=task,
         options=parsed(task_options),
@@ -104,7 +101,7 @@ def diloco(
         eval_every=eval_every,
     )
     wait_for(api.check_new_name(location, create.name))
-    remember_mailbox(location)
+    remember(location)
     order = api.learn_order(
         location,
         create.run,
@@ -116,15 +113,9 @@ def diloco(
         data=data,
         threads=threads,
     )
-    if not detach or no_join:
-        return follow(order, as_json=as_json)
-    worker = launcher.start(order, foreground=False)
-    say(
-        f"{create.name} ({create.run}) trains in the background: `swarm jobs`, `swarm logs {worker.job.name} -f`, `swarm leave`"
-    )
-    if as_json:
-        put({"job": worker.job.name, "run": create.run, "name": create.name})
-    return 0
+    if detach and not no_join:
+        return narrate.detach(order, name=create.name, as_json=as_json)
+    return narrate.follow(order, as_json=as_json)
 
 
 def parsed(pairs: tuple[str, ...]) -> dict[str, str]:

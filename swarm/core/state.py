@@ -142,10 +142,11 @@ class SnapshotRead(msgspec.Struct, frozen=True):
 
 
 class Polled(msgspec.Struct, frozen=True):
-    """A successful poll: the newest beat of every learner."""
+    """A successful poll: the newest beat of every learner, and whose process provably runs no more."""
 
     now_s: float
     beats: dict[str, tuple[BeatId, Beat]]
+    gone: frozenset[str] = frozenset()
 
 
 class ShareLost(msgspec.Struct, frozen=True):
@@ -183,8 +184,8 @@ def apply(state: RunState, event: Event) -> RunState:
             if snapshot.round < state.open_round or snapshot in state.reported:
                 return state
             return _with(state, reported=(*state.reported, snapshot))
-        case Polled(now_s, beats):
-            return _polled(state, now_s, beats)
+        case Polled(now_s, beats, gone):
+            return _polled(state, now_s, beats, gone)
         case ShareLost(now_s, reason):
             since_s = now_s if state.lost is None else state.lost_at_s
             return _with(state, lost=reason, lost_at_s=since_s)
@@ -209,11 +210,11 @@ def rejections(state: RunState) -> tuple[Rejected, ...]:
     return tuple(r for record in state.rounds for r in record.rejected)
 
 
-def _polled(state: RunState, now_s: float, beats: dict[str, tuple[BeatId, Beat]]) -> RunState:
+def _polled(state: RunState, now_s: float, beats: dict[str, tuple[BeatId, Beat]], gone: frozenset[str]) -> RunState:
     if state.leases is None:
         return _with(state, polled_at_s=now_s, lost=None, lost_at_s=None)
     before = state.leases
-    released = frozenset(k for k, (_, beat) in beats.items() if beat.phase == "left")
+    released = gone.union(k for k, (_, beat) in beats.items() if beat.phase == "left")
     fold = before.observe(now_s, {k: ident for k, (ident, _) in beats.items()}, released)
     elapsed_s = 0.0 if before.polled_at_s is None else now_s - before.polled_at_s
     watched_s = state.watched_s + elapsed_s if 0.0 <= elapsed_s <= before.gap_s else 0.0

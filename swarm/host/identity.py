@@ -12,7 +12,12 @@ from pathlib import Path
 import msgspec
 import psutil
 
+from swarm.core.errors import UsageError
+from swarm.core.jobs import Process
+from swarm.core.records import LearnerRecord
 from swarm.host.paths import state_dir
+
+PROCESS = "process.json"  # in a job's folder: which process holds it
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,12 +39,24 @@ def identity() -> Identity:
     )
 
 
+def holder(record: LearnerRecord) -> Identity:
+    """Of the process that holds a learner id."""
+    return Identity(
+        machine=record.machine,
+        machine_name=record.machine_name,
+        boot=record.boot,
+        pid=record.pid,
+        process=record.process,
+    )
+
+
 def machine_name() -> str:
     return socket.gethostname()
 
 
 def machine_id() -> str:
-    """The same for every process of this machine and user, different on every other machine."""
+    """The same for every process of this machine and user, different on every other machine. A container is a machine of its
+    own: it may share the host's id and boot, but not its processes."""
     for path in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
         try:
             text = Path(path).read_text().strip()
@@ -47,7 +64,7 @@ def machine_id() -> str:
             continue
         if text:
             # Hashed, as machine-id(5) asks of whoever shows it to others.
-            return hashlib.sha256(f"swarm:{text}".encode()).hexdigest()[:32]
+            return hashlib.sha256(f"swarm:{text}:{_pid_namespace()}".encode()).hexdigest()[:32]
     return _own_machine_id()
 
 
@@ -59,14 +76,23 @@ def _own_machine_id() -> str:
     except OSError:
         text = ""
     if not text:
-        path.parent.mkdir(parents=True, exist_ok=True)
         text = uuid.uuid4().hex
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("x") as file:
                 file.write(text)
         except FileExistsError:
             text = path.read_text().strip()
+        except OSError as error:
+            raise UsageError(f"{path} cannot be written: {error.strerror}: SWARM_STATE_DIR names another folder") from error
     return hashlib.sha256(f"swarm:{text}:{uuid.getnode():x}".encode()).hexdigest()[:32]
+
+
+def _pid_namespace() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid")  # the same for all processes outside containers, at every boot
+    except OSError:
+        return ""
 
 
 def boot_id() -> str:
@@ -100,6 +126,8 @@ def process_alive(identity: Identity, other: Identity) -> bool:
 
 def started(pid: int) -> str | None:
     """When process `pid` started, as a token to compare; None if there is none, or it is a zombie."""
+    if sys.platform == "linux":
+        return _started_after_boot(pid)
     try:
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_ZOMBIE:
@@ -107,3 +135,23 @@ def started(pid: int) -> str | None:
         return f"{process.create_time():.2f}"
     except psutil.Error:
         return None
+
+
+def _started_after_boot(pid: int) -> str | None:
+    """In clock ticks since the boot. psutil adds the time of the boot, which moves when the wall clock is set: a process that
+    runs would seem to be another one."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    # proc_pid_stat(5). The name in parentheses may hold anything; what follows it is: state … starttime, its 20th.
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] in ("Z", "X") else fields[19]
+
+
+def note_process(job: Path, pid: int) -> None:
+    """Write into a job's folder who holds it: its worker does, and whoever starts that."""
+    process = Process(pid=pid, process=started(pid) or "", boot=boot_id())
+    staged = job / f".{PROCESS}.{os.getpid()}"
+    staged.write_bytes(msgspec.json.encode(process))
+    staged.replace(job / PROCESS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import difflib
 import os
 from pathlib import Path
 
@@ -26,39 +28,54 @@ def load() -> tuple[Settings, tuple[str, ...]]:
     except FileNotFoundError:
         return Settings(), ()
     except (OSError, UnicodeDecodeError, TOMLKitError) as error:
-        return Settings(), (f"{path}: {error}: the defaults are used",)
+        return Settings(), (f"{path}: {_why(error)}: the defaults are used",)
     faults = []
     good = {}
     fields = {field.name: field for field in msgspec.structs.fields(Settings)}
     for name, value in document.items():
         if name not in fields:
-            faults.append(f"{path}: unknown setting {name!r}")
+            close = difflib.get_close_matches(name, fields, 1)
+            hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(fields)}"
+            faults.append(f"{path}: unknown setting {name[:40]!r}: {hint}")
             continue
         try:
             good[name] = msgspec.convert(value, fields[name].type)
         except msgspec.ValidationError as error:
-            faults.append(f"{path}: {name}: {error}: the default is used")
+            shown = repr(value) if len(repr(value)) <= 40 else f"{repr(value)[:39]}…"
+            faults.append(f"{path}: {name} = {shown}: {error}: the default is used")
     return Settings(**good), tuple(faults)
 
 
 def remember_mailbox(location: str) -> None:
-    """Put a mailbox first among the known ones. The rest of the file, comments included, stays as it is."""
-    _write_mailboxes([location, *(known for known in load()[0].mailboxes if known != location)])
+    """Put a mailbox first among the known ones. The rest of the file, comments included, stays as it is. Raises UsageError
+    for a file that cannot be read or written, which is then left alone."""
+    known = load()[0].mailboxes
+    if known[:1] != (location,):
+        _write_mailboxes([location, *(other for other in known if other != location)])
 
 
 def _write_mailboxes(locations: list[str]) -> None:
-    path = settings_file()
+    path = settings_file().resolve()  # where a link to it leads: the link stays
     try:
         document = tomlkit.parse(path.read_text())
     except FileNotFoundError:
         document = tomlkit.document()
     except (OSError, UnicodeDecodeError, TOMLKitError) as error:
-        raise UsageError(f"{path} cannot be read, so it is not changed: {error}") from error
+        raise UsageError(f"{path} cannot be read, so it is not changed: {_why(error)}") from error
     document["mailboxes"] = locations
-    path.parent.mkdir(parents=True, exist_ok=True)
     staged = path.with_name(f".{path.name}.{os.getpid()}")
-    staged.write_text(tomlkit.dumps(document))
-    staged.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        staged.write_text(tomlkit.dumps(document))
+        staged.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            staged.unlink()
+        raise UsageError(f"{path} cannot be written: {_why(error)}") from error
+
+
+def _why(error: Exception) -> str:
+    return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
 def mailbox_location(given: str | None) -> str:
@@ -66,4 +83,14 @@ def mailbox_location(given: str | None) -> str:
     location = given or os.environ.get("SWARM_MAILBOX") or next(iter(load()[0].mailboxes), None)
     if not location:
         raise UsageError("which mailbox? --mailbox DIR, SWARM_MAILBOX, or `swarm init DIR` to make one and remember it")
-    return location if "://" in location else str(Path(location).expanduser().absolute())
+    return location if "://" in location else absolute(location)
+
+
+def absolute(path: str) -> str:
+    """`path` as an absolute one, '~' resolved. Raises UsageError."""
+    try:
+        return str(Path(path).expanduser().absolute())
+    except RuntimeError as error:  # a '~' that leads nowhere
+        raise UsageError(f"{path}: {error}") from error
+    except FileNotFoundError:
+        raise UsageError(f"{path}: the current folder is gone: pass an absolute path") from None

@@ -153,14 +153,8 @@ class FaultyMailbox:
         self._after(fault)
         return removed
 
-    def outstanding_s(self) -> float:
-        return self.inner.outstanding_s()
-
     async def close(self) -> None:
         await self.inner.close()
-
-    def outstanding_s(self) -> float:
-        return self.inner.outstanding_s()
 
 
 class _Torn:

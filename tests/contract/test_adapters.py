@@ -146,9 +146,7 @@ def every_pattern(code: str) -> NDArray[Any]:
 
 def values(schema: Schema, seed: int = 0) -> dict[str, NDArray[Any]]:
     random = np.random.default_rng(seed)
-    return {
-        spec.name: random.standard_normal(spec.shape).astype(np.float32).astype(DTYPES[spec.dtype]) for spec in schema
-    }
+    return {spec.name: random.standard_normal(spec.shape).astype(np.float32).astype(DTYPES[spec.dtype]) for spec in schema}
 
 
 def held(adapter: Adapter) -> dict[str, bytes]:

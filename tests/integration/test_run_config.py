@@ -15,9 +15,7 @@ def test_another_configuration_than_the_runs_is_refused_by_name() -> None:
     store = MemoryStore()
     manifest = virtually(new_run(store, DiLoCo(sync_every=20, fragments=2), rounds=3))
     before = dict(store.objects)
-    me = LearnerRecord(
-        learner="a", incarnation=1, machine="m", machine_name="m", boot="b", pid=1, process="1", version="0"
-    )
+    me = LearnerRecord(learner="a", incarnation=1, machine="m", machine_name="m", boot="b", pid=1, process="1", version="0")
 
     def session(algorithm: DiLoCo) -> Session:
         return Session(

@@ -1,9 +1,18 @@
 """The README's table of commands and the program's own list name the same commands."""
 
+from __future__ import annotations
+
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+import click
+import pytest
+
+from swarm.cli import cli, run
+from swarm.core.specs import DiLoCo, options
 
 ROOT = Path(__file__).parents[2]
 HELP = "import sys; sys.argv = ['swarm', '--help']; from swarm.cli import main; main()"
@@ -15,3 +24,46 @@ def test_the_readme_lists_every_command_and_no_other() -> None:
     commands = set(re.findall(r"^  ([a-z-]+)", listed, re.MULTILINE))
     documented = set(re.findall(r"^\| `swarm ([a-z-]+)", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE))
     assert commands == documented
+
+
+def commands(group: click.Group = cli, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        yield (*path, name), command
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+
+
+EVERY = dict(commands())
+
+
+@pytest.mark.parametrize("path", EVERY, ids=" ".join)
+def test_every_command_explains_itself(path: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*path, "--help"]) == 0
+    shown = capsys.readouterr().out
+    for parameter in EVERY[path].params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help, parameter.name
+            assert any(option in shown for option in parameter.opts), parameter.name
+        else:
+            assert parameter.make_metavar(click.Context(EVERY[path])).strip("[]").split()[0] in shown
+    assert EVERY[path].help
+
+
+@pytest.mark.parametrize("columns", ["1", "40", "200"])
+def test_help_fits_any_width(columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert run(["--help"]) == 0
+    assert "doctor" in capsys.readouterr().out
+
+
+def test_every_field_of_a_method_is_an_option_with_its_default() -> None:
+    given = {parameter.name: parameter for parameter in EVERY["start", "diloco"].params}
+    for option in options(DiLoCo):
+        parameter = given[option.name]
+        assert isinstance(parameter, click.Option)
+        assert option.help in str(parameter.help)
+        if option.default is not None:
+            assert f"[default: {option.default}]" in str(parameter.help)

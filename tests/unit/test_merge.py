@@ -22,9 +22,7 @@ from swarm.tensors.precision import BF16, DTYPES, F16, F32
 
 dtypes = st.sampled_from([F32, F16, BF16])
 # Bounded, so that no step overflows: struct refuses what fp32 cannot hold. Subnormals stay in.
-values = (
-    st.floats(-(2.0**60), 2.0**60, width=32) | st.floats(-(2.0**-123), 2.0**-123, width=32) | st.floats(-2, 2, width=32)
-)
+values = st.floats(-(2.0**60), 2.0**60, width=32) | st.floats(-(2.0**-123), 2.0**-123, width=32) | st.floats(-2, 2, width=32)
 rates = st.floats(0, 1, width=32)
 weight_lists = st.lists(st.floats(0, 1e12), min_size=1, max_size=4).filter(lambda weights: sum(weights) > 1e-9)
 

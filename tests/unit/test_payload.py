@@ -240,9 +240,7 @@ def test_every_broken_rule_has_its_error(data: bytes, error: str) -> None:
 
 
 def test_every_error_class_is_tested_and_drawn() -> None:
-    classes = {
-        name for name, value in vars(payload).items() if isinstance(value, type) and value.__base__ is HeaderError
-    }
+    classes = {name for name, value in vars(payload).items() if isinstance(value, type) and value.__base__ is HeaderError}
     parameters = test_every_broken_rule_has_its_error.pytestmark[0].args[1]  # type: ignore[attr-defined]
     assert {error for _, error in parameters} == classes
     assert all(f"─ {name} " in (payload.__doc__ or "") for name in classes)
@@ -306,9 +304,7 @@ def test_a_damaged_payload_is_refused_or_consistent(tensors: dict[str, NDArray[A
     damaged = bytearray(b"".join(Packed(tensors)))
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(damaged) - 1))
-        damaged[at : at + data.draw(st.integers(0, 2))] = data.draw(
-            st.binary(max_size=2) | st.sampled_from([b"9", b"0", b"]"])
-        )
+        damaged[at : at + data.draw(st.integers(0, 2))] = data.draw(st.binary(max_size=2) | st.sampled_from([b"9", b"0", b"]"]))
         if not damaged:
             break
     assert_refused_or_consistent(bytes(damaged))

@@ -19,9 +19,7 @@ F32_SAMPLES = np.concatenate([UPPER | lower for lower in LOWER]).view(np.float32
 """Every sign, exponent and upper mantissa, below, at and above the middle between two bf16 values."""
 
 
-def rounded(
-    values: NDArray[np.float32], *, mantissa_bits: int, min_exponent: int, largest: float
-) -> NDArray[np.float64]:
+def rounded(values: NDArray[np.float32], *, mantissa_bits: int, min_exponent: int, largest: float) -> NDArray[np.float64]:
     """Round to nearest even by float64 arithmetic: exact, for the quotient by a power of two is."""
     with np.errstate(invalid="ignore"):
         wide = values.astype(np.float64)

@@ -1,0 +1,257 @@
+"""Follows runs and mailboxes: what a screen, a command or a script polls. What is read is folded by `swarm.core.state`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+import msgspec
+
+from swarm.core import state
+from swarm.core.errors import WAITED_OUT, FormatMismatch, MailboxError, MailboxMoved, RunNotFound, SwarmError, UsageError
+from swarm.core.lease import BeatId, Lease
+from swarm.core.records import Beat, Snapshot
+from swarm.core.state import RunState
+from swarm.host import settings
+from swarm.host.identity import Identity, holder, identity, process_gone
+from swarm.launcher import Job, jobs
+from swarm.mailbox import open_mailbox
+from swarm.mailbox.contract import Mailbox
+from swarm.tape import Tape, read_manifest, run_ids
+
+HANG_S = 5.0  # a call under way for so long counts as a lost share
+LOOK_S = 0.5  # how often a poll under way looks for one
+ROUNDS_A_POLL = 2000  # of a long history, so that a screen shows something soon
+EVALS_BACK = 64  # an evaluation may be written some rounds after its round
+
+
+class MailboxView(msgspec.Struct, frozen=True, kw_only=True):
+    location: str
+    problem: str = ""  # why it cannot be used now; '' when it can
+    remedy: str = ""  # what to do about it
+    runs: tuple[RunState, ...] = ()  # joinable ones first; `rounds` holds the newest record only
+
+
+class Home(msgspec.Struct, frozen=True, kw_only=True):
+    mailboxes: tuple[MailboxView, ...] = ()
+    jobs: tuple[Job, ...] = ()
+
+
+class RunWatch:
+    """Follows one run. One poll at a time."""
+
+    def __init__(self, mailbox: str, run: str, *, history: bool = True, store: Mailbox | None = None) -> None:
+        """`run`: id. `history`: read all round records; otherwise the newest only. `store`: the mailbox, if it is open."""
+        self._location, self._run, self._history = mailbox, run, history
+        self._mailbox = store
+        self._opened = store is not None
+        self._tape: Tape | None = None
+        self._me: Identity | None = None
+        self._polling: asyncio.Task[None] | None = None
+        self._snapshots: dict[str, Snapshot | None] = {}  # of the open round, by key
+        self.state = RunState(run=run)
+
+    async def poll(self) -> RunState:
+        """The run now, or, of a history that takes long to read, as far as it was read. A share that does not answer is
+        `state.lost`, never an exception. Raises RunNotFound, FormatMismatch."""
+        if self._polling is None:
+            if self._mailbox is None:
+                self._mailbox = open_mailbox(self._location)
+            self._polling = asyncio.create_task(self._read(self._mailbox))
+        assert self._mailbox is not None
+        if not await finished(self._polling, self._mailbox):  # it stays under way: a share that hangs gets one call at a time
+            if self._mailbox.outstanding_s() >= HANG_S:
+                self._apply(state.ShareLost(now_s=now_s(), reason="the share does not answer"))
+            return self.state
+        polling, self._polling = self._polling, None
+        error = polling.exception()
+        if isinstance(error, RunNotFound | FormatMismatch):
+            raise error
+        if isinstance(error, MailboxError):
+            self._apply(state.ShareLost(now_s=now_s(), reason=str(error)))
+        elif error is not None:
+            raise error
+        return self.state
+
+    def _apply(self, event: state.Event) -> None:
+        self.state = state.apply(self.state, event)
+
+    async def _read(self, mailbox: Mailbox) -> None:
+        if not self._opened:
+            await mailbox.open()
+            self._opened = True
+        if self._tape is None:
+            manifest = await read_manifest(mailbox, self._run)
+            self._apply(state.ManifestRead(manifest))
+            self._tape = Tape(mailbox, manifest)
+        tape = self._tape
+        await self._read_rounds(tape)
+        known = {v.learner: v for v in self.state.learners}
+        beats = await tape.beats(
+            {k: (lease.newest, v.beat) for k, v in known.items() if v.beat and (lease := self._lease(k)) is not None}
+        )
+        for learner, (ident, _) in beats.items():
+            view = known.get(learner)
+            if view is None or view.record is None or view.record.incarnation < ident.incarnation:
+                record = await tape.learner(learner, ident.incarnation)
+                if record is not None:
+                    self._apply(state.LearnerRead(record))
+        controls = await tape.controls(self.state.controls)
+        for n, control in enumerate(controls[len(self.state.controls) :], len(self.state.controls) + 1):
+            self._apply(state.ControlRead(n, control))
+        self._snapshots = await tape.snapshots(self.state.open_round, self._snapshots)
+        for snapshot in self._snapshots.values():
+            if snapshot is not None:
+                self._apply(state.SnapshotRead(snapshot))
+        if self._history:
+            await self._read_evals(tape)
+        self._apply(state.Polled(now_s=now_s(), beats=beats, gone=self._gone(beats)))
+
+    def _gone(self, beats: dict[str, tuple[BeatId, Beat]]) -> frozenset[str]:
+        """Learners whose process ran on this machine and does no more."""
+        if self._me is None:
+            self._me = identity()
+        records = {v.learner: v.record for v in self.state.learners}
+        found = set()
+        for learner, (ident, beat) in beats.items():
+            record = records.get(learner)
+            if record is None or record.incarnation != ident.incarnation or beat.phase == "left":
+                continue
+            if process_gone(self._me, holder(record)):
+                found.add(learner)
+        return frozenset(found)
+
+    def _lease(self, learner: str) -> Lease | None:
+        return self.state.leases.by_learner.get(learner) if self.state.leases else None
+
+    async def _read_rounds(self, tape: Tape) -> None:
+        last = self.state.open_round - 1
+        newest = await (tape.newest_round() if last < 0 else tape.rounds_after(last))
+        first = last + 1 if self._history else max(last + 1, newest)
+        for round in range(first, min(newest, first + ROUNDS_A_POLL) + 1):
+            record = await tape.round(round)
+            if record is None:
+                return
+            if not self._history and self.state.rounds:
+                self.state = msgspec.structs.replace(self.state, rounds=())
+            self._apply(state.RoundRead(record))
+
+    async def _read_evals(self, tape: Tape) -> None:
+        known = {e.round for e in self.state.evals}
+        after = max(known, default=0) - EVALS_BACK
+        for round in await tape.evals_after(after):
+            if round not in known:
+                record = await tape.eval(round)
+                if record is not None:
+                    self._apply(state.EvalRead(record))
+
+
+class HomeWatch:
+    """Follows the known mailboxes and this machine's jobs."""
+
+    def __init__(self, mailboxes: tuple[str, ...] | None = None) -> None:
+        """`mailboxes`: locations to follow; None: those of the settings, asked for at every poll."""
+        self._given = mailboxes
+        self._watches: dict[str, _MailboxWatch] = {}
+
+    async def poll(self) -> Home:
+        """What stands there now. Never raises for a mailbox that does not answer: its view says so."""
+        locations = known_mailboxes() if self._given is None else self._given
+        self._watches = {place: self._watches.get(place) or _MailboxWatch(place) for place in locations}
+        views = await asyncio.gather(*(watch.poll() for watch in self._watches.values()))
+        return Home(mailboxes=tuple(views), jobs=jobs())
+
+
+class _MailboxWatch:
+    """One mailbox. All its runs are read through one handle, so that a share that hangs holds a few threads, not some for
+    every run."""
+
+    def __init__(self, location: str) -> None:
+        self._location = location
+        self._mailbox: Mailbox | None = None
+        self._opened: Mailbox | None = None
+        self._id = ""
+        self._runs: dict[str, RunWatch] = {}
+        self._listing: asyncio.Task[list[str]] | None = None
+
+    async def poll(self) -> MailboxView:
+        try:
+            if self._mailbox is None:
+                self._mailbox = open_mailbox(self._location)
+            if self._listing is None:
+                self._listing = asyncio.create_task(self._list(self._mailbox))
+            if not await finished(self._listing, self._mailbox):
+                return self._view("the share does not answer", "is it reachable?")
+            listing, self._listing = self._listing, None
+            found = listing.result()
+        except SwarmError as error:
+            if isinstance(error, MailboxMoved):  # the next poll looks with fresh eyes: another one may have been made there
+                self._mailbox = None
+            return self._view(str(error), _remedy(error, self._location))
+        watches = {
+            run: self._runs.get(run) or RunWatch(self._location, run, history=False, store=self._mailbox) for run in found
+        }
+        self._runs = {}
+        results = await asyncio.gather(*(watch.poll() for watch in watches.values()), return_exceptions=True)
+        for (run, watch), result in zip(watches.items(), results, strict=True):
+            if isinstance(result, SwarmError):
+                continue  # not a run (yet), or one of another format
+            if isinstance(result, BaseException):
+                raise result
+            self._runs[run] = watch
+        return self._view("", "")
+
+    def _view(self, problem: str, remedy: str) -> MailboxView:
+        states = sorted((watch.state for watch in self._runs.values()), key=_interest)
+        return MailboxView(location=self._location, problem=problem, remedy=remedy, runs=tuple(states))
+
+    async def _list(self, mailbox: Mailbox) -> list[str]:
+        if mailbox is not self._opened:
+            ident = await mailbox.open()
+            if ident != self._id:
+                self._id, self._runs = ident, {}
+            self._opened = mailbox
+        return await run_ids(mailbox)
+
+
+async def finished(work: asyncio.Task[Any], mailbox: Mailbox) -> bool:
+    """Wait for `work` on `mailbox`. False, with the work still under way, as soon as a call hangs, or when it takes long."""
+    until_s = now_s() + HANG_S + 2 * LOOK_S
+    while True:
+        done, _ = await asyncio.wait({work}, timeout=LOOK_S)
+        if done:
+            return True
+        if mailbox.outstanding_s() >= HANG_S or now_s() >= until_s:
+            return False
+
+
+def _interest(run: RunState) -> tuple[int, str]:
+    order = {"waiting": 0, "running": 1, "idle": 2, "done": 3, "stopped": 4, "unknown": 5}
+    return order[run.phase], run.name
+
+
+def _remedy(error: SwarmError, location: str) -> str:
+    if isinstance(error, MailboxMoved):
+        return f"is the share mounted? `swarm init {location}` makes a mailbox there"
+    if isinstance(error, WAITED_OUT):
+        return "is the share mounted and reachable? It is tried again"
+    return ""
+
+
+def known_mailboxes() -> tuple[str, ...]:
+    """SWARM_MAILBOX, then those of the settings, each once."""
+    given = os.environ.get("SWARM_MAILBOX")
+    places = [given, *settings.load()[0].mailboxes]
+    return tuple(dict.fromkeys(_location(place) for place in places if place))
+
+
+def _location(place: str) -> str:
+    try:
+        return settings.mailbox_location(place)
+    except UsageError:
+        return place  # its view will say what is wrong with it
+
+
+def now_s() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,131 @@
+"""Runs written record by record, without anybody who trains: what commands and screens read."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+
+from swarm.core.keys import RunKeys
+from swarm.core.records import (
+    FORMAT,
+    Beat,
+    Control,
+    LearnerRecord,
+    Manifest,
+    Participant,
+    RoundRecord,
+    TaskRef,
+    body_sha256,
+    encode,
+)
+from swarm.core.specs import DiLoCo
+from swarm.exchange import create_run
+from swarm.learners.numpy import NumpyAdapter
+from swarm.mailbox import init_mailbox, open_mailbox
+from swarm.tape import Tape, nonce, read_manifest
+
+QUICK = DiLoCo(sync_every=10, beat_s=0.2, lease_s=2.0)
+
+
+def make_mailbox(folder: Path) -> str:
+    asyncio.run(init_mailbox(folder))
+    return str(folder)
+
+
+def make_run(location: str, name: str, run: str, *, rounds: int | None = None, algorithm: DiLoCo = QUICK) -> Manifest:
+    adapter = NumpyAdapter({"w": np.arange(6, dtype=np.float32).reshape(2, 3)})
+    schema = adapter.schema()
+    manifest = Manifest(
+        run=run,
+        name=name,
+        algorithm=algorithm,
+        task=TaskRef(name="mlp"),
+        tensors=tuple(schema),
+        schema_sha256=schema.digest,
+        init=(),
+        rounds=rounds,
+    )
+
+    async def write() -> Manifest:
+        mailbox = open_mailbox(location)
+        await mailbox.open()
+        return await create_run(mailbox, manifest, [adapter.snapshot()])
+
+    return asyncio.run(write())
+
+
+def round_records(manifest: Manifest, count: int) -> list[bytes]:
+    """Rounds 0 to `count` - 1, whose Θ is Θ⁰, as one learner 'studio' would close them."""
+    found: list[bytes] = []
+    for round in range(count):
+        record = RoundRecord(
+            round=round,
+            fragment=0,
+            step=10 * (round + 1),
+            version=-1,
+            parent=body_sha256(found[-1]) if found else None,
+            participants=(
+                Participant(
+                    learner="studio",
+                    unit="studio",
+                    weight=1.0,
+                    tokens=10,
+                    steps=10,
+                    train_loss=1 / (round + 1),
+                    seconds_s=1.0,
+                    size_bytes=24,
+                ),
+            ),
+            rejected=(),
+            theta=manifest.init[0],
+            outer=None,
+            closer="studio",
+        )
+        found.append(encode(record, nonce=f"{round:032x}"))
+    return found
+
+
+def write_rounds(location: str, manifest: Manifest, count: int) -> None:
+    """Straight into the folder: a mailbox would make each of them durable."""
+    for round, data in enumerate(round_records(manifest, count)):
+        path = Path(location, RunKeys(manifest.run).round(round))
+        path.parent.mkdir(parents=True)
+        path.write_bytes(data)
+
+
+def on(location: str, run: str, do) -> object:
+    """What the coroutine function `do` gives for the run's tape."""
+
+    async def work() -> object:
+        mailbox = open_mailbox(location)
+        await mailbox.open()
+        return await do(Tape(mailbox, await read_manifest(mailbox, run)))
+
+    return asyncio.run(work())
+
+
+def stop(location: str, run: str) -> None:
+    on(location, run, lambda tape: tape.control(Control(action="stop", by="test")))
+
+
+def beat(location: str, run: str, learner: str, n: int, *, phase: str = "train", **process: object) -> None:
+    """One beat of `learner`'s first incarnation; the first one registers it, as a process of another machine by default."""
+
+    async def write(tape: Tape) -> None:
+        if n == 0:
+            fields = {"machine": "elsewhere", "boot": "b", "pid": 1, "process": "p"} | process
+            record = LearnerRecord(learner=learner, incarnation=1, machine_name="elsewhere", version="0", **fields)
+            await tape.register(record, nonce=nonce())
+        await tape.beat(learner, 1, n, Beat(phase=phase, round=0, step=n, steps=n, tokens_per_s=10.0, loss=1.0))
+
+    on(location, run, write)
+
+
+def manifest_of_another_format(location: str, manifest: Manifest) -> None:
+    """Make the run's manifest one of a later version."""
+    import msgspec
+
+    path = Path(location, RunKeys(manifest.run).manifest)
+    path.write_bytes(encode(msgspec.structs.replace(manifest, format=FORMAT + 1), nonce="0" * 32))

@@ -1,0 +1,424 @@
+"""Commands in this process, over a real folder and without any worker: what they print, and what they say is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from swarm.cli import run
+from tests.integration.handmade import (
+    QUICK,
+    beat,
+    make_mailbox,
+    make_run,
+    manifest_of_another_format,
+    stop,
+    write_rounds,
+)
+
+
+class Swarm:
+    """`swarm ARGV` here; what it printed is in `out` and `err`."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+        self.out = self.err = ""
+
+    def __call__(self, *argv: str) -> int:
+        code = run(list(argv))
+        self.out, self.err = self._capsys.readouterr()
+        assert "Traceback" not in self.err
+        return code
+
+    def fails(self, code: int, *argv: str) -> str:
+        """The one line that says why."""
+        assert self(*argv) == code, self.err
+        assert not self.out
+        lines = self.err.splitlines()
+        assert len(lines) == 1, lines
+        assert lines[0].startswith("swarm: ")
+        return lines[0]
+
+    def objects(self, *argv: str) -> list[dict[str, object]]:
+        assert self(*argv, "--json") == 0, self.err
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+@pytest.fixture
+def swarm(capsys: pytest.CaptureFixture[str], state_dir: Path) -> Swarm:
+    return Swarm(capsys)
+
+
+@pytest.fixture
+def mailbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    location = make_mailbox(tmp_path / "mailbox")
+    monkeypatch.setenv("SWARM_MAILBOX", location)
+    return location
+
+
+needs_permissions = pytest.mark.skipif(os.geteuid() == 0, reason="root may do everything")
+
+ON_ONE_RUN = [
+    ("status", "RUN"),
+    ("join", "RUN"),
+    ("stop", "RUN"),
+    ("rm", "RUN", "--yes"),
+    ("export", "RUN", "out.safetensors"),
+    ("generate", "RUN", "--prompt", "x"),
+]
+EVERY = [("runs",), ("join",), ("start", "diloco", "--task", "mlp"), *ON_ONE_RUN]
+
+
+# Which mailbox
+
+
+@pytest.mark.parametrize("argv", EVERY, ids=lambda argv: argv[0])
+def test_without_a_mailbox_it_says_how_to_name_one(swarm: Swarm, argv: tuple[str, ...]) -> None:
+    line = swarm.fails(2, *argv)
+    assert "--mailbox" in line
+    assert "swarm init" in line
+
+
+@pytest.mark.parametrize("argv", EVERY, ids=lambda argv: argv[0])
+@pytest.mark.parametrize("kind", ["missing", "file", "plain folder"])
+def test_what_is_no_mailbox_is_named(swarm: Swarm, tmp_path: Path, argv: tuple[str, ...], kind: str) -> None:
+    place = tmp_path / "place"
+    if kind == "file":
+        place.touch()
+    elif kind == "plain folder":
+        place.mkdir()
+    line = swarm.fails(1, *argv, "--mailbox", str(place))
+    assert str(place) in line
+    assert "mounted?" in line
+    assert not (tmp_path / "config").exists()  # it is not remembered
+
+
+@pytest.mark.parametrize("argv", EVERY, ids=lambda argv: argv[0])
+def test_an_object_store_is_told_to_be_out_of_reach(swarm: Swarm, argv: tuple[str, ...]) -> None:
+    assert "s3:// is not supported" in swarm.fails(2, *argv, "--mailbox", "s3://bucket/x")
+
+
+@needs_permissions
+def test_a_mailbox_without_permission_is_named(swarm: Swarm, mailbox: str) -> None:
+    Path(mailbox).chmod(0)
+    try:
+        assert mailbox in swarm.fails(1, "runs")
+    finally:
+        Path(mailbox).chmod(0o755)
+
+
+def test_a_home_that_is_nobodys(swarm: Swarm) -> None:
+    assert "~nosuchuser" in swarm.fails(2, "runs", "--mailbox", "~nosuchuser/mailbox")
+
+
+def test_init_makes_remembers_and_repeats(swarm: Swarm, tmp_path: Path) -> None:
+    [made] = swarm.objects("init", str(tmp_path / "m"))
+    assert made["mailbox"] == str(tmp_path / "m")
+    assert swarm.objects("init", str(tmp_path / "m")) == [made]
+    assert swarm("runs") == 0
+    assert "no run in" in swarm.err
+
+
+@pytest.mark.parametrize(
+    ("place", "words"), [("a/b/c", "there is no folder"), ("file", "is not a folder"), ("full", "not empty: thing")]
+)
+def test_init_refuses(swarm: Swarm, tmp_path: Path, place: str, words: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thing").touch()
+    line = swarm.fails(2, "init", str(tmp_path / place))
+    assert words in line
+    assert str(tmp_path) in line
+
+
+# Settings
+
+
+def test_a_broken_settings_file_is_named_and_stops_nothing(swarm: Swarm, tmp_path: Path, mailbox: str) -> None:
+    config = tmp_path / "config" / "settings.toml"
+    config.parent.mkdir()
+    config.write_text("mailboxes = [\n")
+    assert swarm("runs") == 0
+    assert str(config) in swarm.err
+    assert swarm("init", mailbox) == 0
+    assert "is not remembered" in swarm.err
+    assert config.read_text() == "mailboxes = [\n"
+
+
+def test_a_bad_setting_is_named(swarm: Swarm, tmp_path: Path) -> None:
+    config = tmp_path / "config" / "settings.toml"
+    config.parent.mkdir()
+    config.write_text('mailboxes = "/x"\nasci = true\n')
+    assert swarm("runs") == 2
+    assert "mailboxes = '/x'" in swarm.err
+    assert "did you mean 'ascii'?" in swarm.err
+    assert "which mailbox?" in swarm.err
+
+
+# Runs
+
+
+def test_a_run_that_is_not_there(swarm: Swarm, mailbox: str) -> None:
+    make_run(mailbox, "mlp-one", "aaaa1111")
+    for argv in ON_ONE_RUN:
+        line = swarm.fails(1, *("nosuch" if a == "RUN" else a for a in argv))
+        assert "'nosuch'" in line
+        assert "mlp-one" in line
+
+
+def test_a_prefix_that_fits_several_runs(swarm: Swarm, mailbox: str) -> None:
+    make_run(mailbox, "mlp-one", "aaaa1111")
+    make_run(mailbox, "mlp-two", "aaaa2222")
+    for argv in ON_ONE_RUN:
+        for text in ("mlp", "aaaa"):
+            line = swarm.fails(1, *(text if a == "RUN" else a for a in argv))
+            assert "mlp-one (aaaa1111), mlp-two (aaaa2222)" in line
+    assert swarm("status", "mlp-t") == 0
+    assert "mlp-two (aaaa2222)" in swarm.out
+    assert "''" in swarm.fails(1, "status", "")
+
+
+def test_a_whole_name_is_no_prefix(swarm: Swarm, mailbox: str) -> None:
+    make_run(mailbox, "mlp", "aaaa1111")
+    make_run(mailbox, "mlp-two", "aaaa2222")
+    assert swarm("status", "mlp") == 0
+    assert "(aaaa1111)" in swarm.out
+
+
+def test_runs_tells_idle_done_and_stopped(swarm: Swarm, mailbox: str) -> None:
+    write_rounds(mailbox, make_run(mailbox, "a-done", "aaaa1111", rounds=3), 3)
+    write_rounds(mailbox, make_run(mailbox, "b-idle", "bbbb1111"), 2)
+    make_run(mailbox, "c-stopped", "cccc1111", rounds=5)
+    stop(mailbox, "cccc1111")
+    done, idle, stopped = swarm.objects("runs")
+    expected = {"run": "aaaa1111", "name": "a-done", "method": "diloco", "task": "mlp", "round": 3, "rounds": 3}
+    assert done == expected | {"state": "done", "certain": True, "learners": []}
+    assert (idle["state"], idle["round"], idle["rounds"]) == ("idle", 2, None)
+    assert (stopped["state"], stopped["round"]) == ("stopped", 0)
+    assert swarm("runs") == 0
+    assert swarm.out.splitlines()[0].split() == ["NAME", "RUN", "METHOD", "TASK", "ROUND", "STATE", "LEARNERS"]
+    assert swarm.out.splitlines()[2].split() == ["b-idle", "bbbb1111", "diloco", "mlp", "2/∞", "idle", "–"]
+
+
+def test_a_learner_of_which_nothing_is_heard_is_not_listed(swarm: Swarm, mailbox: str) -> None:
+    """It may have been killed on another machine: its lease has not run out yet, and nobody waits for that."""
+    make_run(mailbox, "mlp-one", "aaaa1111")
+    beat(mailbox, "aaaa1111", "studio", 0)
+    [found] = swarm.objects("runs")
+    assert (found["state"], found["certain"], found["learners"]) == ("idle", False, [])
+    [found] = swarm.objects("status", "mlp-one")
+    assert [m["state"] for m in found["members"]] == ["silent"]  # type: ignore[attr-defined]
+
+
+def test_a_learner_whose_process_ended_on_this_machine_is_gone_at_once(swarm: Swarm, mailbox: str) -> None:
+    from swarm.host.identity import boot_id, machine_id
+
+    make_run(mailbox, "mlp-one", "aaaa1111")
+    beat(mailbox, "aaaa1111", "here", 0, machine=machine_id(), boot=boot_id(), pid=os.getpid(), process="another")
+    [found] = swarm.objects("runs")
+    assert (found["state"], found["certain"], found["learners"]) == ("idle", True, [])
+
+
+def test_a_run_of_another_version_is_told_and_hides_no_other(swarm: Swarm, mailbox: str) -> None:
+    make_run(mailbox, "mlp-one", "aaaa1111")
+    manifest_of_another_format(mailbox, make_run(mailbox, "mlp-new", "bbbb1111"))
+    [found] = swarm.objects("runs")
+    assert found["name"] == "mlp-one"
+    assert "mlp-new has format 2, this swarm reads format 1" in swarm.err
+    assert "reads format 1" in swarm.fails(1, "join", "mlp-new")
+
+
+def test_status_shows_the_last_rounds(swarm: Swarm, mailbox: str) -> None:
+    write_rounds(mailbox, make_run(mailbox, "mlp-one", "aaaa1111", rounds=7), 7)
+    assert swarm("status", "mlp-one") == 0
+    head, *lines = swarm.out.splitlines()
+    assert head == "mlp-one (aaaa1111)  done  round 7/7  task mlp"
+    assert lines[-1] == "round 6: studio  train 0.143  val –"
+    assert len(lines) == 5
+    [found] = swarm.objects("status", "mlp-one", "--watch")
+    assert [r["round"] for r in found["history"]] == list(range(7))  # type: ignore[attr-defined]
+
+
+# Joining
+
+
+def test_join_without_a_run_wants_exactly_one(swarm: Swarm, mailbox: str) -> None:
+    assert "no run to join" in swarm.fails(3, "join")
+    write_rounds(mailbox, make_run(mailbox, "a-done", "aaaa1111", rounds=3), 3)
+    make_run(mailbox, "c-stopped", "cccc1111")
+    stop(mailbox, "cccc1111")
+    assert "no run to join" in swarm.fails(3, "join")
+    make_run(mailbox, "mlp-one", "dddd1111")
+    make_run(mailbox, "mlp-two", "eeee1111")
+    assert swarm("join") == 3
+    first, *listed = swarm.err.splitlines()
+    assert "say which" in first
+    assert [line.split() for line in listed] == [["mlp-one", "dddd1111"], ["mlp-two", "eeee1111"]]
+
+
+def test_an_ended_run_cannot_be_joined(swarm: Swarm, mailbox: str) -> None:
+    write_rounds(mailbox, make_run(mailbox, "a-done", "aaaa1111", rounds=3), 3)
+    make_run(mailbox, "c-stopped", "cccc1111")
+    stop(mailbox, "cccc1111")
+    assert "has all its 3 rounds" in swarm.fails(1, "join", "a-done")
+    assert "was stopped" in swarm.fails(1, "join", "c-stopped")
+
+
+def test_stopping_what_has_ended_says_so(swarm: Swarm, mailbox: str) -> None:
+    make_run(mailbox, "mlp-one", "aaaa1111")
+    assert swarm("stop", "mlp-one") == 0
+    assert "at once if nobody trains" in swarm.err
+    assert swarm("stop", "mlp-one") == 0
+    assert "mlp-one is stopped already" in swarm.err
+
+
+# Deleting
+
+
+def test_rm_asks_and_without_a_terminal_wants_yes(swarm: Swarm, mailbox: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", open(os.devnull))  # noqa: SIM115
+    write_rounds(mailbox, make_run(mailbox, "mlp-one", "aaaa1111"), 2)
+    assert "--yes" in swarm.fails(2, "rm", "mlp-one")
+    assert swarm("rm", "mlp-one", "--yes") == 0
+    assert swarm.objects("runs") == []
+    assert not [p for p in Path(mailbox, "runs").rglob("*") if p.is_file()]
+
+
+def test_rm_waits_for_the_lease_of_a_silent_learner(swarm: Swarm, mailbox: str) -> None:
+    import msgspec
+
+    algorithm = msgspec.structs.replace(QUICK, beat_s=0.1, lease_s=0.6)
+    make_run(mailbox, "mlp-one", "aaaa1111", algorithm=algorithm)
+    beat(mailbox, "aaaa1111", "studio", 0)
+    assert swarm("rm", "mlp-one", "--yes") == 0
+    assert "is anybody there?" in swarm.err
+
+
+def test_rm_of_a_run_that_all_have_left_waits_for_nobody(swarm: Swarm, mailbox: str) -> None:
+    make_run(mailbox, "mlp-one", "aaaa1111")
+    beat(mailbox, "aaaa1111", "studio", 0)
+    beat(mailbox, "aaaa1111", "studio", 1, phase="left")
+    assert swarm("rm", "mlp-one", "--yes") == 0
+    assert "anybody" not in swarm.err
+
+
+# Options
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("--sync-every", "0"), "sync_every must be >= 1, got 0"),
+        (("--sync-every", "10", "--fragments", "20"), "fragments must be <= sync_every"),
+        (("--lease-s", "nan"), "lease_s must be a finite number"),
+        (("--lease-s", "5"), "lease_s must be >= 2 × beat_s"),
+        (("--task", "mpl"), "did you mean 'mlp'?"),
+        (("-o", "width"), "'width' is not KEY=VALUE"),
+        (("-o", "=3"), "'=3' is not KEY=VALUE"),
+        (("-o", "batch_sise=3"), "did you mean batch_size?"),
+        (("-o", "batch-size=many"), "batch_size must be a whole number"),
+        (("--name", "Foo Bar"), "is no name for a run"),
+        (("--name", ""), "is no name for a run"),
+        (("--learner-id", "Foo Bar"), "is no learner id"),
+        (("--learner-id", ""), "is no learner id"),
+        (("--seed", str(2**64)), "seed must be"),
+        (("--rounds", str(10**12)), "rounds must be"),
+    ],
+)
+def test_a_wrong_option_is_named(swarm: Swarm, mailbox: str, argv: tuple[str, ...], words: str) -> None:
+    task = () if "--task" in argv else ("--task", "mlp")
+    assert words in swarm.fails(2, "start", "diloco", *task, *argv)
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("staus",), "did you mean 'status'?"),
+        (("start", "dilocco"), "dilocco"),
+        (("start", "diloco", "--rounds", "0"), "--rounds"),
+        (("start", "diloco", "--rounds", "x"), "--rounds"),
+        (("start", "diloco", "--threads", "0"), "--threads"),
+        (("start", "diloco", "--delta-dtype", "F99"), "--delta-dtype"),
+        (("start", "diloco", "--nonsense"), "--nonsense"),
+        (("runs", "extra"), "extra"),
+        (("status",), "RUN"),
+        (("generate", "x"), "--prompt"),
+        (("generate", "x", "--prompt", "y", "--temp", "-1"), "--temp"),
+        (("export", "x", "/"), "directory"),
+    ],
+)
+def test_wrong_usage_is_2(swarm: Swarm, argv: tuple[str, ...], words: str) -> None:
+    assert swarm(*argv) == 2
+    assert words in swarm.err
+    assert not swarm.out
+
+
+def test_a_name_is_given_once(swarm: Swarm, mailbox: str) -> None:
+    make_run(mailbox, "mlp-one", "aaaa1111")
+    assert "choose another name" in swarm.fails(2, "start", "diloco", "--task", "mlp", "--name", "mlp-one")
+
+
+# Jobs
+
+
+def test_without_jobs(swarm: Swarm) -> None:
+    assert swarm.objects("jobs", "--all") == []
+    assert swarm("jobs") == 0
+    assert "no job" in swarm.err
+    assert "no job" in swarm.fails(2, "logs")
+    assert "no job 'x'" in swarm.fails(2, "logs", "x")
+    assert "no running job" in swarm.fails(2, "leave")
+    assert "no running job in 'x'" in swarm.fails(2, "leave", "x")
+
+
+def test_a_state_folder_that_cannot_be_written(
+    swarm: Swarm, mailbox: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SWARM_STATE_DIR", str(tmp_path / "file" / "below"))
+    line = swarm.fails(1, "start", "diloco", "--task", "mlp")
+    assert str(tmp_path / "file") in line
+    assert "SWARM_STATE_DIR" in line
+
+
+def test_an_unforeseen_error_goes_to_a_file(swarm: Swarm, state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from swarm import api
+
+    def broken() -> None:
+        raise ZeroDivisionError("by nothing")
+
+    monkeypatch.setattr(api, "jobs", broken)
+    line = swarm.fails(1, "jobs")
+    assert "ZeroDivisionError: by nothing" in line
+    assert str(state_dir / "crash.txt") in line
+    assert "in broken" in (state_dir / "crash.txt").read_text()
+
+
+# The screen and the doctor
+
+
+def test_the_screen_needs_a_terminal(swarm: Swarm) -> None:
+    assert "needs a terminal" in swarm.fails(2, "tui")
+
+
+def test_the_doctor_finds_a_healthy_mailbox_healthy(swarm: Swarm, mailbox: str) -> None:
+    found = swarm.objects("doctor")
+    assert {f["check"] for f in found} >= {"framework", "folder", "mailbox", "writable"}
+    assert all(set(f) == {"check", "ok", "detail", "remedy"} for f in found)
+    assert [f for f in found if not f["ok"] and f["check"] != "framework"] == []
+
+
+def test_the_doctor_says_what_to_do(swarm: Swarm, tmp_path: Path) -> None:
+    assert swarm("doctor", "--mailbox", str(tmp_path / "missing")) == 1
+    assert str(tmp_path / "missing") in swarm.out
+    assert "→" in swarm.out
+
+
+def test_the_doctor_needs_no_mailbox_to_look_at_the_rest(swarm: Swarm) -> None:
+    assert swarm("doctor") == 1
+    assert "framework" in swarm.out
+    assert "which mailbox?" in swarm.out

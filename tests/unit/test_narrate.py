@@ -1,0 +1,119 @@
+"""What a person reads of a worker's events."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import typing
+
+import pytest
+
+from swarm.cli import narrate
+from swarm.cli.common import plain, table
+from swarm.core.events import (
+    Building,
+    Created,
+    Ended,
+    Evaluated,
+    Failed,
+    Joined,
+    Published,
+    RoundClosed,
+    ShareBack,
+    ShareLost,
+    Stepped,
+    Trouble,
+    Waiting,
+    WorkerEvent,
+)
+from swarm.core.sentences import sentence
+
+CLOSED = RoundClosed(round=2, rounds=9, participants=("a", "b"), rejected=(), train_loss=0.5, closer="a")
+STEPPED = Stepped(round=3, step=4, steps_before=10, loss=0.5, tokens_per_s=1234.5)
+SAID: list[tuple[WorkerEvent, str | None]] = [
+    (Building(what="mlp for a new run"), "preparing mlp for a new run …"),
+    (Created(run="aaaa1111", name="mlp-one"), "made run mlp-one (aaaa1111)"),
+    (
+        Joined(run="aaaa1111", name="mlp-one", learner="studio", incarnation=2, round=7, device="torch cpu"),
+        "joined mlp-one as studio, incarnation 2 on torch cpu, at round 7",
+    ),
+    (Waiting(round=0, reason="waiting for 1 more learner"), "round 0: waiting for 1 more learner"),
+    (Waiting(round=0, reason="1 of 2 have reported"), None),
+    (CLOSED, "round 2 closed (3 of 9) with a, b  train loss 0.5000"),
+    (
+        RoundClosed(round=2, rounds=None, participants=(), rejected=("a: norm",), train_loss=None, closer="b"),
+        "round 2 closed with nobody  train loss –  rejected: a: norm",
+    ),
+    (Evaluated(round=2, loss=None, metrics={"r2": 0.5}), "round 2: validation loss –  r2 0.500"),
+    (ShareLost(reason="no answer"), "the mailbox does not answer (no answer): training goes on, and it is tried again"),
+    (ShareBack(after_s=61.2), "the mailbox is back after 61 s"),
+    (Trouble(message="odd"), "odd"),
+    (Ended(reason="done", rounds=1), "the run is done after 1 round"),
+    (Ended(reason="stopped", rounds=2), "the run was stopped after 2 rounds"),
+    (Ended(reason="left", rounds=2), "left the run after 2 rounds"),
+    (Failed(error="X", message="no such thing"), "swarm: no such thing"),
+    (Published(round=1, size_bytes=1), None),
+    (STEPPED, None),
+]
+
+
+@pytest.mark.parametrize(("event", "line"), SAID, ids=lambda value: type(value).__name__)
+def test_an_event_in_words(event: WorkerEvent, line: str | None) -> None:
+    assert sentence(event) == line
+
+
+def test_there_is_no_event_without_a_test() -> None:
+    assert {type(event) for event, _ in SAID} == set(typing.get_args(WorkerEvent))
+
+
+def test_text_of_other_machines_cannot_paint_the_terminal() -> None:
+    event = RoundClosed(round=0, rounds=None, participants=("a\x1b[31m\n",), rejected=("x\r\x07",), train_loss=1.0, closer="")
+    assert (sentence(event) or "").isprintable()
+    assert plain("a\x1b[2Jb\nc\u202e") == "a·[2Jb·c·"
+    assert plain("x" * 100) == "x" * 79 + "…"
+
+
+def test_columns_are_aligned_and_bounded() -> None:
+    assert table(("A", "LONG"), [("1", "2"), ("333", "")]) == "A    LONG\n1    2\n333"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def painted(*events: WorkerEvent, who: str = "") -> str:
+    with contextlib.redirect_stderr(Terminal()) as terminal:
+        progress = narrate.Progress()
+        for event in events:
+            narrate.tell(event, progress, who)
+    return terminal.getvalue()
+
+
+@pytest.fixture
+def xterm(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    return monkeypatch
+
+
+def test_the_progress_line_is_painted_over(xterm: pytest.MonkeyPatch) -> None:
+    first, second = painted(STEPPED, CLOSED).split("round 3")
+    assert first == "\r\x1b[K"
+    assert second.startswith("  step 4/10  loss 0.500  1,23")
+    assert "\r\x1b[Kround 2 closed" in second
+
+
+@pytest.mark.parametrize("columns", ["20", "1"])
+def test_the_progress_line_never_wraps(xterm: pytest.MonkeyPatch, columns: str) -> None:
+    xterm.setenv("COLUMNS", columns)
+    assert len(painted(STEPPED, who="studio")) - len("\r\x1b[K") == int(columns) - 1
+
+
+def test_there_is_none_on_a_dumb_terminal_or_in_a_file(xterm: pytest.MonkeyPatch) -> None:
+    with contextlib.redirect_stderr(io.StringIO()) as file:
+        narrate.tell(STEPPED, narrate.Progress())
+        narrate.tell(CLOSED, narrate.Progress())
+    assert file.getvalue() == "round 2 closed (3 of 9) with a, b  train loss 0.5000\n"
+    xterm.setenv("TERM", "dumb")
+    assert not painted(STEPPED)
