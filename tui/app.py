@@ -20,8 +20,8 @@ from textual.screen import Screen
 
 from swarm.api import Job, RunState
 from tui import text
-from tui.asciify import Ascii
 from tui.commands import KEYS, Place, bindings, key_names
+from tui.filters import Ascii, Styled
 from tui.messages import RUNNING_JOB, CommandEnded, Facts, HomePolled, HomeShown, RunAt, RunPolled, RunShown
 from tui.screens.dialogs import CANCEL, Choice, Option, Page
 from tui.screens.home import HomeScreen
@@ -76,7 +76,8 @@ class SwarmApp(App[None]):
         self.feed.close()
 
     def get_line_filters(self) -> list[LineFilter]:
-        return [*super().get_line_filters(), *([self.ascii] if self.ascii.enabled else [])]
+        filters = super().get_line_filters()
+        return [*([Styled()] if self.no_color else []), *filters, *([self.ascii] if self.ascii.enabled else [])]
 
     # What the feed tells
 
