@@ -153,6 +153,9 @@ class FaultyMailbox:
         self._after(fault)
         return removed
 
+    def outstanding_s(self) -> float:
+        return self.inner.outstanding_s()
+
     async def close(self) -> None:
         await self.inner.close()
 
