@@ -49,8 +49,8 @@ def test_a_signal_lets_the_worker_leave(swarm: Terminal, mailbox: str, number: s
     assert command.wait() == 130, str(command)
     assert left(mailbox, run)
     assert swarm.workers() == {}
-    words = [line.partition(" ")[0] for line in command.err if line.startswith(("leaving:", "left the run"))]
-    assert words == ["leaving:", "left"]
+    assert any(line.startswith("leaving:") for line in command.err)
+    assert command.err[-1].startswith("left the run after")
 
 
 def test_a_snapshot_that_was_begun_is_finished(swarm: Terminal, mailbox: str, tmp_path: Path) -> None:
@@ -82,7 +82,6 @@ def test_a_second_ctrl_c_ends_at_once(swarm: Terminal, tmp_path: Path) -> None:
     (tmp_path / "hangs").touch()
     command.signal(signal.SIGINT)
     command.until("leaving:")
-    command.until("left the run")  # the training has ended, its last words hang
     command.signal(signal.SIGINT)
     assert command.wait() == 130, str(command)
     assert command.err[-1] == "swarm: interrupted"
