@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -25,6 +26,7 @@ from swarm.host.paths import jobs_dir
 
 INTERRUPTED = 130
 JOBS_KEPT = 50  # ended jobs whose logs are kept
+_TOLD = re.compile(r"\d\d:\d\d:\d\d ")  # how a line begins that a worker told
 _EVENT = msgspec.json.Decoder(WorkerEvent)
 _RUN = (
     "import runpy, sys; root, module = sys.argv[1:3]; del sys.argv[1:3]; root in sys.path or sys.path.insert(0, root); "
@@ -113,7 +115,7 @@ def _started(job: Path, order: Order, *, foreground: bool, stdout: int | None) -
     if threads is not None:
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
             environment[name] = str(threads)
-    with (job / "log.txt").open("wb") as log:
+    with (job / "log.txt").open("ab") as log:
         process = subprocess.Popen(
             python("swarm.worker", str(job)),
             stdin=subprocess.PIPE if foreground else subprocess.DEVNULL,
@@ -181,7 +183,8 @@ def last_words(folder: Path) -> str:
     for event in EventTail(folder / "events.jsonl").read():
         if isinstance(event, Failed):
             return event.message
-    tail = [line for line in log_tail(folder / "log.txt", 20) if line.strip()]
+    # What it printed, not what it told: a traceback, or a framework's last complaint.
+    tail = [line for line in log_tail(folder / "log.txt", 20) if line.strip() and not _TOLD.match(line)]
     return tail[-1] if tail else "the process was ended from outside"
 
 

@@ -272,7 +272,7 @@ async def run_ids(mailbox: Mailbox) -> list[str]:
 
 
 async def read_manifest(mailbox: Mailbox, run: str) -> Manifest:
-    """Raises RunNotFound, or FormatMismatch if the run was made in another format."""
+    """Raises RunNotFound, FormatMismatch if the run was made in another format, MailboxCorrupt if it has no Θ⁰."""
     key = keys.RunKeys(run).manifest
     data = await mailbox.read(key)
     if data is None:
@@ -280,6 +280,9 @@ async def read_manifest(mailbox: Mailbox, run: str) -> Manifest:
     manifest = _decoded(data, Manifest, key)
     if manifest.format != FORMAT:
         raise FormatMismatch(theirs=manifest.format, ours=FORMAT, where=f"run {manifest.name}")
+    fragments = len(by_bytes(manifest.tensors, manifest.algorithm.fragments)) if manifest.tensors else 0
+    if not manifest.tensors or len(manifest.init) != fragments:
+        raise MailboxCorrupt(f"{key}: {len(manifest.init)} initial payloads for {fragments} fragments")
     return manifest
 
 

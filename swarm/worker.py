@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from swarm.core.events import Building, Created, Failed, WorkerEvent
 from swarm.core.fragments import by_bytes
 from swarm.core.jobs import CreateRun, Export, Generate, Learn, Order
 from swarm.core.records import LearnerRecord, Manifest, TaskRef
+from swarm.core.sentences import sentence
 from swarm.host.identity import Identity, holder, identity, note_process, process_alive, process_gone
 from swarm.mailbox import open_mailbox
 from swarm.tape import read_manifest
@@ -38,16 +40,23 @@ _INTERRUPTED = Failed(error="KeyboardInterrupt", message="interrupted", exit_cod
 
 
 class EventFile:
-    """Appends events, a line each. May be called from several threads, and from a signal handler."""
+    """Appends events to the job's events.jsonl, a line each, and in words to its log.txt. May be called from several
+    threads, and from a signal handler."""
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._lock = path, threading.RLock()
+    def __init__(self, job: Path) -> None:
+        self._job, self._lock = job, threading.RLock()
 
     def __call__(self, event: WorkerEvent) -> None:
-        line = msgspec.json.encode(event) + b"\n"
+        words = sentence(event)
+        with self._lock:
+            self._append("events.jsonl", msgspec.json.encode(event))
+            if words is not None:
+                self._append("log.txt", f"{time.strftime('%H:%M:%S')} {words}".encode())
+
+    def _append(self, name: str, line: bytes) -> None:
         # A full disk here must not end the training.
-        with self._lock, contextlib.suppress(OSError), self._path.open("ab") as file:
-            file.write(line)
+        with contextlib.suppress(OSError), (self._job / name).open("ab") as file:
+            file.write(line + b"\n")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -56,7 +65,7 @@ def main(argv: list[str] | None = None) -> int:
         print("usage: python -m swarm.worker JOB_DIR", file=sys.stderr)
         return 2
     job = Path(arguments[0])
-    emit = EventFile(job / "events.jsonl")
+    emit = EventFile(job)
     try:
         me = identity()
         note_process(job, me.pid)

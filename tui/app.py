@@ -22,14 +22,13 @@ from swarm.api import Job, RunState
 from tui import text
 from tui.asciify import Ascii
 from tui.commands import KEYS, Place, bindings, key_names
-from tui.messages import CommandEnded, Facts, HomePolled, HomeShown, RunAt, RunPolled, RunShown
+from tui.messages import RUNNING_JOB, CommandEnded, Facts, HomePolled, HomeShown, RunAt, RunPolled, RunShown
 from tui.screens.dialogs import CANCEL, Choice, Option, Page
 from tui.screens.home import HomeScreen
 from tui.screens.lists import ListScreen
 from tui.screens.pages import fact_lines, help_lines
 from tui.screens.run import RunScreen
 from tui.transitions import Note
-from tui.view_run import RUNNING_JOB
 
 
 class FeedLike(Protocol):
@@ -218,15 +217,18 @@ class SwarmApp(App[None]):
 
         self.push_screen(Choice("Stop", words, (Option("stop", "Stop it for everybody"), CANCEL), focus="cancel"), answered)
 
-    def ask_leave(self, job: Job) -> None:
+    def ask_leave(self, jobs: tuple[Job, ...]) -> None:
+        """All of this machine's jobs in one run."""
+        who = ", ".join(text.plain(job.learner, 64) for job in jobs)
         words = (
-            ((f"Take {text.plain(job.learner, 64)} out of {text.plain(job.run_name, 64)}?", "strong"),),
+            ((f"Take {who} out of {text.plain(jobs[0].run_name, 64)}?", "strong"),),
             (("The other machines go on. You can join again.", "dim"),),
         )
 
         def answered(answer: str | None) -> None:
             if answer == "leave":
-                self.feed.leave(job.id)
+                for job in jobs:
+                    self.feed.leave(job.id)
 
         self.push_screen(Choice("Leave", words, (Option("leave", "Leave the run"), CANCEL), focus="cancel"), answered)
 
@@ -236,10 +238,10 @@ class SwarmApp(App[None]):
         if not jobs or asked or self._leaving:
             self.exit()
             return
-        names = ", ".join(text.plain(job.run_name, 40) for job in jobs[:3])
+        names = ", ".join(dict.fromkeys(text.plain(job.run_name, 40) for job in jobs[:3]))
         words = (
             ((f"This machine trains {names}.", "strong"),),
-            (("Its worker can go on without the screen; swarm tui finds it again.", ""),),
+            (("Training can go on without the screen; swarm tui finds it again.", ""),),
         )
         options = (Option("keep", "Quit, and let it train on"), Option("leave", "Leave the run, then quit"), CANCEL)
 

@@ -41,7 +41,7 @@ def _panes(*names: str) -> tuple[Key, ...]:
 KEYS: dict[Place, tuple[Key, ...]] = {
     Place.EVERYWHERE: (
         Key("question_mark", "help", "help", "All keys, on one page.", pinned=True),
-        Key("q", "leave_app", "quit", "Quit; asks whether this machine's jobs go on."),
+        Key("q", "leave_app", "quit", "Quit; asks whether this machine's jobs go on.", pinned=True),
         Key("ctrl+c,ctrl+q", "leave_app", "quit", "Quit, over a dialog too; twice: at once.", priority=True, footer=False),
         Key("f8", "picture", "svg", "Save the screen as an SVG file in the current folder."),
         Key("f12", "facts", "facts", "A page of facts to paste into a bug report."),

@@ -45,6 +45,7 @@ class Api(Protocol):
     @property
     def RunWatch(self) -> Callable[[str, str], RunSource]: ...
     def jobs(self) -> tuple[Job, ...]: ...
+    def settings_faults(self) -> tuple[str, ...]: ...
     def start_join(self, mailbox: str, run: str) -> Job: ...
     def leave(self, job: str) -> bool: ...
     async def stop_run(self, mailbox: str, run: str) -> None: ...
@@ -159,7 +160,8 @@ class Feed:
             if polled is not None:
                 notes.extend(self._numbered([*home_notes(home, polled), *mailbox_notes(home, polled)]))
                 home = polled
-                self._post(HomePolled(HomeShown(home=home, now_s=now_s, polled_at_s=now_s, notes=tuple(notes))))
+                faults = await self._tried(in_thread(self._api.settings_faults)) or ()
+                self._post(HomePolled(HomeShown(home=home, now_s=now_s, polled_at_s=now_s, faults=faults, notes=tuple(notes))))
             # Not wait_for: it may swallow a cancellation that comes with the event (Python 3.11).
             asked = asyncio.get_running_loop().create_task(self._rescan.wait())
             try:
@@ -194,23 +196,23 @@ class Feed:
                             shown = replace(shown, round_since_s=now_s)
                         seen = state
                         shown = replace(shown, state=state)
-                job = await self._job(at)
-                if job is not None:
-                    if shown.job is None or shown.job.id != job.id:
+                was, shown = shown.job, replace(shown, jobs=await self._jobs(at))
+                if (job := shown.job) is not None:
+                    if was is None or was.id != job.id:
                         tail = ()
                     lines = await self._tried(in_thread(self._api.log_tail, job.id)) or ()
                     log.extend(LogLine(text.plain(line, _LINE)) for line in fresh_lines(tail, lines))
                     tail = lines
-                shown = replace(shown, now_s=now_s, job=job, notes=tuple(notes), log=tuple(log))
+                shown = replace(shown, now_s=now_s, notes=tuple(notes), log=tuple(log))
                 self._post(RunPolled(shown))
                 await asyncio.sleep(max(0.0, self._run_s - (self._clock() - began_s)))
         finally:
             if polling is not None:
                 polling.cancel()
 
-    async def _job(self, at: RunAt) -> Job | None:
+    async def _jobs(self, at: RunAt) -> tuple[Job, ...]:
         jobs = await self._tried(in_thread(self._api.jobs)) or ()
-        return next((job for job in jobs if job.run == at.run), None)
+        return tuple(job for job in jobs if job.run == at.run)
 
     async def _tried(self, work: Coroutine[Any, Any, T]) -> T | None:
         """The result, or None and a line among the facts: nothing that goes wrong here may end the feed."""

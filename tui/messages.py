@@ -10,6 +10,8 @@ from textual.message import Message
 from swarm.api import Home, Job, RunState
 from tui.transitions import Note
 
+RUNNING_JOB = ("starting", "running")
+
 
 class RunAt(NamedTuple):
     """Where a run is."""
@@ -23,6 +25,7 @@ class HomeShown:
     home: Home
     now_s: float  # monotonic, when this was posted
     polled_at_s: float  # monotonic, when `home` was read
+    faults: tuple[str, ...] = ()  # of the settings file
     notes: tuple[Note, ...] = ()  # this sitting's, oldest first, bounded
 
 
@@ -38,10 +41,20 @@ class RunShown:
     state: RunState
     now_s: float
     problem: str = ""  # why the last look failed: the run is gone, or of another format
-    job: Job | None = None  # this machine's newest job in the run
+    jobs: tuple[Job, ...] = ()  # this machine's in the run, newest first
     round_since_s: float | None = None  # monotonic, when the open round was seen to begin; None: before we looked
     notes: tuple[Note, ...] = ()
     log: tuple[LogLine, ...] = ()
+
+    @property
+    def running(self) -> tuple[Job, ...]:
+        """This machine's jobs in the run that have not ended."""
+        return tuple(job for job in self.jobs if job.state in RUNNING_JOB)
+
+    @property
+    def job(self) -> Job | None:
+        """The one to speak of: one that runs, else the newest."""
+        return next(iter(self.running or self.jobs), None)
 
 
 @dataclass(frozen=True)

@@ -90,13 +90,16 @@ def _round_notes(before: RunState, after: RunState) -> Iterator[Note]:
 
 
 def round_closed(record: RoundRecord, evaluated: EvalRecord | None) -> str:
-    parts = [f"round {record.round} closed: {len(record.participants)}/{len(record.participants) + len(record.rejected)}"]
+    refused = sum(r.round == record.round for r in record.rejected)
+    parts = [f"round {record.round} closed: {len(record.participants)}/{len(record.participants) + refused}"]
     trained = train_loss(record)
     if trained is not None:
         parts.append(f"train {text.loss(trained)}")
     if evaluated is not None:
         parts.append(f"val {text.loss(evaluated.loss)}")
-    parts += [f"{text.plain(r.learner, 64)} {r.reason}" for r in record.rejected]
+    for r in record.rejected:
+        earlier = f" for round {r.round}" if r.round != record.round else ""
+        parts.append(f"{text.plain(r.learner, 64)} {r.reason}{earlier}")
     return ", ".join(parts)
 
 

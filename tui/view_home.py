@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from swarm.api import Home, Job, RunState
 from tui import text
-from tui.messages import HomeShown, RunAt
-from tui.view_run import METHODS, RUNNING_JOB, STALE_S, joinable, method, phase_cell, round_text
+from tui.messages import RUNNING_JOB, HomeShown, RunAt
+from tui.view_run import METHODS, STALE_S, joinable, method, phase_cell, round_text
 from tui.widgets.table import Cell, Column, Row
 from tui.widgets.toned import Line, Piece
 
@@ -126,7 +126,9 @@ def headline(shown: HomeShown | None) -> Line:
 
 
 def banner(shown: HomeShown, here: str = "") -> Iterator[Line]:
-    """Mailboxes that cannot be used, each with what to do about it."""
+    """Mailboxes that cannot be used, each with what to do about it; and what is wrong with the settings."""
+    for fault in shown.faults:
+        yield ((f"⚠ {text.plain(fault, 300)}", "warn"),)
     for view in shown.home.mailboxes:
         where = text.short_path(text.plain(view.location), here)
         if view.problem:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from rich.cells import cell_len
 
-from swarm.api import EvalRecord, Job, LearnerView, Rejected, RoundRecord, RunState, train_loss
+from swarm.api import EvalRecord, LearnerView, Rejected, RoundRecord, RunState, train_loss
 from tui import text
 from tui.messages import RunShown
 from tui.widgets.plot import Curves
@@ -15,7 +15,6 @@ from tui.widgets.table import Cell, Column, Row
 from tui.widgets.toned import Line, Piece
 
 STALE_S = 5.0  # a share that has not answered for so long counts as lost
-RUNNING_JOB = ("starting", "running")
 METHODS = {"diloco": "DiLoCo", "fedavg": "FedAvg"}
 _PHASES = {
     "running": ("●", "good"),
@@ -86,11 +85,7 @@ def stoppable(state: RunState) -> bool:
 
 
 def can_join(shown: RunShown) -> bool:
-    return joinable(shown.state) and not runs_here(shown.job)
-
-
-def runs_here(job: Job | None) -> bool:
-    return job is not None and job.state in RUNNING_JOB
+    return joinable(shown.state) and not shown.running
 
 
 def name(state: RunState) -> str:
@@ -130,7 +125,7 @@ def _figures(state: RunState) -> tuple[str, ...]:
     known = [v for v in state.learners if v.state != "left"]
     return (
         f"  {len(state.live)}/{text.count(len(known), 'learner')}" if known else "  no learner",
-        f"  {text.rate(state.tokens_per_s)}",
+        *((f"  {text.rate(state.tokens_per_s)}",) if state.live else ()),
         f"  {METHODS.get(method(state), method(state))}",
         f"  H={state.manifest.algorithm.sync_every}",
     )
@@ -181,7 +176,7 @@ def banner(shown: RunShown) -> Iterator[Line]:
 def _phase_lines(shown: RunShown) -> Iterator[Line]:
     state, manifest = shown.state, shown.state.manifest
     assert manifest is not None
-    here = "" if runs_here(shown.job) else "; join it here: enter"
+    here = "" if shown.running else "; join it here: enter"
     ended = f"{text.count(state.open_round, 'round')}, loss {_last_loss(state)}"
     match word(state):
         case "waiting":
@@ -219,22 +214,22 @@ def _last_loss(state: RunState) -> str:
 
 def learner_rows(shown: RunShown) -> tuple[Row, ...]:
     state = shown.state
-    mine = shown.job.learner if shown.job is not None and runs_here(shown.job) else None
+    mine = {job.learner for job in shown.running}
     order = {"silent": 1, "left": 2}
     views = sorted(state.learners, key=lambda v: (order.get(v.state, 0), v.learner))
-    return tuple(_learner_row(state, view, mine=view.learner == mine) for view in views)
+    return tuple(_learner_row(state, view, mine=view.learner in mine) for view in views)
 
 
 def _learner_row(state: RunState, view: LearnerView, *, mine: bool) -> Row:
     beat, record = view.beat, view.record
     mark, tone = _STATES.get(view.state, ("?", ""))
-    live = view.live and beat is not None
+    live, left = view.live and beat is not None, view.state == "left"
     steps = round_steps(state)
     at = f"r{beat.round} {beat.step:>4}/{steps}" if beat else text.NONE
     rate_s = beat.tokens_per_s if live and beat else 0.0
     return Row(
         key=view.learner,
-        quiet=view.state == "left",
+        quiet=left,
         cells=(
             Cell(text.plain(view.learner, 64) + ("*" if mine else ""), "strong" if mine else ""),
             Cell(f"{mark} {view.state}", tone),
@@ -242,7 +237,10 @@ def _learner_row(state: RunState, view: LearnerView, *, mine: bool) -> Row:
             Cell(text.short(rate_s) if live else text.NONE, order=rate_s),
             Cell(_rate_bars(view.rates), "accent"),
             Cell(text.loss(beat.loss if live and beat else None), order=beat.loss if beat and beat.loss is not None else ""),
-            Cell(text.span(view.beat_age_s) if beat else text.NONE, "" if view.live else "bad", order=view.beat_age_s),
+            # Of one that left, the age would be that of our watching.
+            Cell(
+                text.NONE if left or not beat else text.span(view.beat_age_s), "" if view.live else "bad", order=view.beat_age_s
+            ),
             Cell(text.plain(record.device, 40) if record and record.device else text.NONE),
             Cell(
                 text.size(beat.rss_bytes) if beat and beat.rss_bytes else text.NONE, order=float(beat.rss_bytes if beat else 0)
@@ -253,8 +251,9 @@ def _learner_row(state: RunState, view: LearnerView, *, mine: bool) -> Row:
 
 
 def _rate_bars(rates: tuple[float, ...]) -> str:
-    # From half the lowest: a stall shows, and noise does not fill the column.
-    return text.bars(rates[-20:], 10, low=min(rates) / 2)[0] if rates else ""
+    # As far below the lowest as the highest is above it: changes show, and a small one does not look like a stall.
+    shown = text.thin(rates[-20:], 10)
+    return text.bars(shown, 10, low=max(0.0, 2 * min(shown) - max(shown)))[0] if shown else ""
 
 
 def round_steps(state: RunState) -> int:
@@ -288,31 +287,32 @@ def open_round_line(shown: RunShown) -> Line:
 
 
 def closed_round_lines(state: RunState, most: int = 200) -> tuple[Line, ...]:
-    """Closed rounds, newest first."""
+    """Closed rounds, newest first. A snapshot that came late is listed by a later record, and shown where it belongs."""
     evals = {e.round: e for e in state.evals}
+    refused: dict[int, list[Rejected]] = {}
+    for rejected in (r for record in state.rounds[-most - 1 :] for r in record.rejected):
+        refused.setdefault(rejected.round, []).append(rejected)
     digits = len(str(state.open_round))
-    return tuple(_closed(record, evals.get(record.round), digits) for record in reversed(state.rounds[-most:]))
+    return tuple(
+        _closed(record, evals.get(record.round), refused.get(record.round, []), digits)
+        for record in reversed(state.rounds[-most:])
+    )
 
 
-def _closed(record: RoundRecord, evaluated: EvalRecord | None, digits: int) -> Line:
-    taken, refused = len(record.participants), len(record.rejected)
+def _closed(record: RoundRecord, evaluated: EvalRecord | None, refused: list[Rejected], digits: int) -> Line:
+    taken = len(record.participants)
     mark, tone = ("✗", "bad") if not taken else ("◐", "warn") if refused else ("✓", "good")
     seconds_s = max((p.seconds_s for p in record.participants), default=0.0) + record.close_s
     pieces: list[Piece] = [
         (f"{f'r{record.round}':<{digits + 1}} ", ""),
-        (f"{mark} {taken}/{taken + refused}", tone),
+        (f"{mark} {taken}/{taken + len(refused)}", tone),
         (f"  {text.span(seconds_s):>5}", ""),
         (f"  train {text.loss(train_loss(record))}", ""),
         (f"  val {text.loss(evaluated.loss if evaluated else None)}", ""),
     ]
-    if record.rejected:
-        pieces.append(("  " + ", ".join(_refused(r, record.round) for r in record.rejected[:4]), "warn"))
+    if refused:
+        pieces.append(("  " + ", ".join(f"{text.plain(r.learner, 64)} {r.reason}" for r in refused[:4]), "warn"))
     return tuple(pieces)
-
-
-def _refused(rejected: Rejected, round: int) -> str:
-    earlier = f" (r{rejected.round})" if rejected.round != round else ""
-    return f"{text.plain(rejected.learner, 64)} {rejected.reason}{earlier}"
 
 
 def rounds_summary(shown: RunShown) -> Line:

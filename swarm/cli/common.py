@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from swarm.core.errors import UsageError
+from swarm.core.sentences import plain
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -80,16 +81,6 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
 
 
-def plain(text: str, limit: int = 80) -> str:
-    """Text that may come from another machine: printable characters only, bounded."""
-    cleaned = "".join(c if c.isprintable() else "·" for c in text)
-    return cleaned if len(cleaned) <= limit else cleaned[: limit - 1] + "…"
-
-
 def wait_for(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine; Ctrl-C ends it at once, whatever the share does."""
     return asyncio.run(work)
-
-
-def number(value: float | None, digits: int = 3) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"

@@ -14,10 +14,11 @@ from pathlib import Path
 import click
 
 from swarm import api, launcher
-from swarm.cli.common import json_option, plain, put, say, table, wait_for
-from swarm.cli.narrate import Progress, sentence
+from swarm.cli.common import json_option, put, say, table, wait_for
+from swarm.cli.narrate import Progress
 from swarm.core.errors import UsageError, WorkerFailed
 from swarm.core.events import Created, Ended, Evaluated, Failed, Joined, RoundClosed, Stepped, Trouble
+from swarm.core.sentences import plain, sentence
 from swarm.core.specs import DiLoCo
 from swarm.mailbox import init_mailbox
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import click
 
 from swarm import api, launcher
-from swarm.cli.common import json_option, plain, put, say, table
+from swarm.cli.common import json_option, put, say, table
 from swarm.core.errors import UsageError
+from swarm.core.sentences import plain
 
 ACTIVE = ("starting", "running")
 LEAVING_S = 30.0
@@ -48,22 +49,17 @@ def jobs(every: bool, mailbox: str | None, as_json: bool) -> None:
 @only_option
 def logs(job: str | None, follow: bool, lines: int, mailbox: str | None) -> None:
     """Show what JOB did, and what it printed (any part of its id; by default the newest job)."""
-    from swarm.cli.narrate import sentence
-
     chosen = launcher.job(job) if job else next(iter(_jobs(mailbox)), None)
     if chosen is None:
         raise UsageError("no job on this machine yet: `swarm join` or `swarm start diloco`")
-    events = launcher.EventTail(chosen.log.with_name("events.jsonl"))
-    for line in [line for line in map(sentence, events.read()) if line][-lines:]:
-        print(line)
-    printed = _Lines(chosen.log)
-    for line in [plain(line, 500) for line in printed.read()][-lines:]:
-        print(line)
+    log = _Lines(chosen.log)
+    for line in list(log.read())[-lines:]:
+        print(plain(line, 500))
     while follow:
         # Asked before it is read: what a job said last is not missed.
         follow = launcher.job(chosen.id).state in ACTIVE
-        for line in (*filter(None, map(sentence, events.read())), *(plain(line, 500) for line in printed.read())):
-            print(line, flush=True)
+        for line in log.read():
+            print(plain(line, 500), flush=True)
         if follow:
             time.sleep(0.3)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 
 from swarm import api
-from swarm.cli.common import json_option, learner_options, mailbox_option, plain, remember, wait_for, where
+from swarm.cli.common import json_option, learner_options, mailbox_option, remember, wait_for, where
 from swarm.core.errors import NothingToJoin
+from swarm.core.sentences import plain
 
 
 @click.command()

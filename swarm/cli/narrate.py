@@ -10,24 +10,15 @@ import time
 from collections.abc import Callable
 
 from swarm import launcher
-from swarm.cli.common import number, plain, put, say
+from swarm.cli.common import put, say
 from swarm.core.events import (
-    Building,
-    Created,
-    Ended,
-    Evaluated,
     Failed,
     Joined,
-    Published,
-    RoundClosed,
-    ShareBack,
-    ShareLost,
     Stepped,
-    Trouble,
-    Waiting,
     WorkerEvent,
 )
 from swarm.core.jobs import Learn
+from swarm.core.sentences import number, plain, sentence
 
 INTERRUPTED = 130
 LOOK_S = 0.1
@@ -153,45 +144,6 @@ def tell(event: WorkerEvent, progress: Progress, who: str = "") -> None:
     elif line is not None:
         progress.clear()
         say(f"{prefix}{line}")
-
-
-def sentence(event: WorkerEvent) -> str | None:
-    """The event in words; None for one that is not worth a line."""
-    match event:
-        case Building():
-            return f"preparing {plain(event.what)} …"
-        case Created():
-            return f"made run {plain(event.name)} ({event.run})"
-        case Joined():
-            again = f", incarnation {event.incarnation}" if event.incarnation > 1 else ""
-            return f"joined {plain(event.name)} as {event.learner}{again} on {plain(event.device)}, at round {event.round}"
-        case Waiting():
-            return f"round {event.round}: {plain(event.reason, 200)}" if event.reason.startswith("waiting") else None
-        case RoundClosed():
-            return _closed(event)
-        case Evaluated():
-            metrics = "".join(f"  {plain(k)} {v:.3f}" for k, v in event.metrics.items())
-            return f"round {event.round}: validation loss {number(event.loss, 4)}{metrics}"
-        case ShareLost():
-            return f"the mailbox does not answer ({plain(event.reason, 200)}): training goes on, and it is tried again"
-        case ShareBack():
-            return f"the mailbox is back after {event.after_s:.0f} s"
-        case Trouble():
-            return plain(event.message, 300)
-        case Ended():
-            words = {"done": "the run is done", "stopped": "the run was stopped", "left": "left the run"}
-            return f"{words.get(event.reason, event.reason)} after {event.rounds} round{'s' if event.rounds != 1 else ''}"
-        case Failed():
-            return f"swarm: {plain(event.message, 500)}"
-        case Published() | Stepped():
-            return None
-
-
-def _closed(event: RoundClosed) -> str:
-    of = f" ({event.round + 1} of {event.rounds})" if event.rounds else ""
-    rejected = f"  rejected: {plain(', '.join(event.rejected), 200)}" if event.rejected else ""
-    nobody = "nobody" if not event.participants else plain(", ".join(event.participants), 200)
-    return f"round {event.round} closed{of} with {nobody}  train loss {number(event.train_loss, 4)}{rejected}"
 
 
 def until(done: Callable[[], bool], timeout_s: float) -> bool:

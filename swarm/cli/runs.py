@@ -8,9 +8,10 @@ import sys
 import click
 
 from swarm import api, launcher
-from swarm.cli.common import json_option, mailbox_option, number, plain, put, say, table, wait_for, where
+from swarm.cli.common import json_option, mailbox_option, put, say, table, wait_for, where
 from swarm.core.errors import MailboxUnavailable, UsageError
 from swarm.core.jobs import Export, Generate, Order
+from swarm.core.sentences import number, plain
 
 
 @click.command()

@@ -46,8 +46,9 @@ def decide(view: RoundView, spec: DiLoCo, *, grace_s: float, now_s: float) -> De
         return Close("every live learner has reported")
     if not view.reported:
         return Wait("nobody has reported")
-    if len(view.accepted) < spec.quorum_size:
-        return Wait(f"{len(view.accepted)} of {spec.quorum_size} for the quorum")
+    quorum = 1 if view.stopping else spec.quorum_size
+    if len(view.accepted) < quorum:
+        return Wait(f"{len(view.accepted)} of {quorum} for the quorum")
     until_s = (now_s if view.quorum_at_s is None else view.quorum_at_s) + grace_s
     if now_s >= until_s:
         return Close("the grace is over")

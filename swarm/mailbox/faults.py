@@ -153,11 +153,11 @@ class FaultyMailbox:
         self._after(fault)
         return removed
 
-    async def close(self) -> None:
-        await self.inner.close()
-
     def outstanding_s(self) -> float:
         return self.inner.outstanding_s()
+
+    async def close(self) -> None:
+        await self.inner.close()
 
 
 class _Torn:

@@ -270,9 +270,10 @@ class FolderFiles(FolderReader):
         try:
             os.unlink(self.path(key))
         except OSError as error:
-            if error.errno in ABSENT or os.path.isdir(self.path(key)):
+            if error.errno in ABSENT:
                 return False
-            raise
+            if not os.path.isdir(self.path(key)):  # a folder of others is no object: nothing to delete
+                raise
         return True
 
     def _prune(self, folder: str) -> None:

@@ -120,10 +120,11 @@ class Participant:
         return self.exchange.manifest.run
 
     async def leave(self) -> None:
-        """Finish a snapshot that was begun, write what was evaluated, and release the lease."""
+        """Finish a snapshot that was begun, unless the run has ended; write what was evaluated; release the lease."""
+        words = [self._write_evals] if self._end_reason() is not None else [self._publish, self._write_evals]
         try:
             if self._pulse is not None:
-                for word in (self._publish, self._write_evals):
+                for word in words:
                     with contextlib.suppress(*WAITED_OUT):
                         await self._patience.through(word, tries=LEAVING_TRIES)
         finally:

@@ -81,6 +81,7 @@ class Session:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._following: asyncio.Task[None] | None = None
         self._joined = False
+        self._ended: Ended | None = None
         self._stepped_at_s = 0.0
         self._told_at_s = 0.0
         self._inner: InnerLoop
@@ -111,6 +112,8 @@ class Session:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._shut()
+        if self._ended is not None and error is None:  # after the last words, which may tell of an evaluation
+            self._emit(self._ended)
 
     def _shut(self) -> None:
         """Let the communication thread say its last words, as long as they move."""
@@ -264,4 +267,4 @@ class Session:
     def _finish(self, reason: str) -> None:
         if reason != "left":
             self._inner.take_committed()
-        self._emit(Ended(reason=reason, rounds=self._participant.newest + 1, params_sha256=params_sha256(self.adapter)))
+        self._ended = Ended(reason=reason, rounds=self._participant.newest + 1, params_sha256=params_sha256(self.adapter))

@@ -150,6 +150,9 @@ class Learner:
             if self.participant._beating is not None:
                 self.participant._beating.cancel()
             raise
+        except BaseException:  # the communication side has failed, and says its last words
+            await self.participant.leave()
+            raise
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
         await self.participant.leave()

@@ -27,7 +27,8 @@ class Machine:
     """One worker, its events read as they come."""
 
     def __init__(self, order: object) -> None:
-        self.worker = launcher.start(order, foreground=False)  # type: ignore[arg-type]
+        # In the foreground: it leaves when the tests are ended from outside.
+        self.worker = launcher.start(order, foreground=True)  # type: ignore[arg-type]
         self.events: list[WorkerEvent] = []
 
     def look(self) -> list[WorkerEvent]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib.util
 import json
 import os
 import signal
@@ -12,13 +14,23 @@ from pathlib import Path
 
 import pytest
 
+from swarm.mailbox.folder import FolderMailbox
+
 pytestmark = pytest.mark.process
 HERE = Path(__file__).parent
 
 
+def load_race():
+    spec = importlib.util.spec_from_file_location("race", HERE / "race.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def start(script: str, *args: str) -> subprocess.Popen[str]:
     env = os.environ | {"PYTHONPATH": str(HERE.parents[1])}
-    return subprocess.Popen([sys.executable, str(HERE / script), *args], stdout=subprocess.PIPE, text=True, env=env)
+    command = [sys.executable, str(HERE / script), *args]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
 
 
 @pytest.mark.timeout(600)
@@ -63,3 +75,36 @@ def test_ctrl_c_ends_a_process_all_of_whose_calls_hang():
         assert time.monotonic() - sent_s < 3
     finally:
         process.kill()
+
+
+def test_writers_killed_at_any_moment_leave_nothing_torn_and_hold_up_nobody(tmp_path):
+    race = load_race()
+    asyncio.run(FolderMailbox.init(tmp_path / "share"))
+    for kill in range(8):
+        process = start("race.py", str(tmp_path / "share"), "--role", "write", str(kill), "--keys", "1000")
+        process.stdin.write("go\n" * 1000)
+        process.stdin.flush()
+        for _ in range(3 + kill):
+            assert process.stdout.readline() == "ready\n"
+        time.sleep(0.003 * kill)  # somewhere in the midst of a key
+        process.kill()
+        process.communicate()
+        asyncio.run(check(race, tmp_path / "share", f"{kill}"))
+
+
+async def check(race, path: Path, heir: str) -> None:
+    mailbox = FolderMailbox(path)
+    await mailbox.open()
+    for key in await mailbox.list("runs/race/"):
+        data = await mailbox.read(key)
+        assert data is not None
+        if key.endswith("record.json"):
+            assert race.whole(data)
+        elif "/beats/" in key:
+            writer, name = key.split("/")[-2:]
+            assert data == race.blob(int(writer[1:]), int(name[5:15]))
+    # Whatever the dead one was at, another does.
+    key = race.KEYS.claim(0, int(heir))
+    assert await mailbox.create(key, race.bid(0, 0)) is True
+    assert await mailbox.sweep(0) <= 2  # at most what it was writing
+    assert [*(path / "tmp").iterdir(), *(path / "trash").iterdir()] == []

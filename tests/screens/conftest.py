@@ -107,8 +107,9 @@ def run_state(
         api.RunState(run=run), ManifestRead(manifest(run=run, name=name, rounds=rounds, start_learners=start_learners))
     )
     for round in range(closed):
-        late = (api.Rejected(learner="air", unit="air", reason="late", round=round),) if round % 5 == 4 else ()
-        record = round_record(round, (n for n in learners if not late or n != "air"), late)
+        missing = round % 5 == 3  # air comes late to this one, as the next record says
+        late = (api.Rejected(learner="air", unit="air", reason="late", round=round - 1),) if round % 5 == 4 else ()
+        record = round_record(round, (n for n in learners if not (missing and n == "air")), late)
         if stop and round == closed - 1:
             record = msgspec.structs.replace(record, control=1)
         state = apply(state, RoundRead(record))
@@ -209,7 +210,7 @@ def run_shown(
     state: api.RunState, *, age_s: float = 0.4, job: api.Job | None = None, log: tuple[LogLine, ...] = LOG, **more: object
 ) -> RunShown:
     now_s = (state.polled_at_s or 0.0) + age_s
-    return RunShown(at=RunAt(SHARE, state.run), state=state, now_s=now_s, job=job, log=log, **more)  # type: ignore[arg-type]
+    return RunShown(at=RunAt(SHARE, state.run), state=state, now_s=now_s, jobs=(job,) if job else (), log=log, **more)  # type: ignore[arg-type]
 
 
 class PlayedFeed:

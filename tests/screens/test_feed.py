@@ -46,6 +46,9 @@ class FakeApi:
     def jobs(self) -> tuple[object, ...]:
         return self._jobs
 
+    def settings_faults(self) -> tuple[str, ...]:
+        return ("settings: theme is wrong",)
+
     def log_tail(self, job: str, lines: int = 200) -> tuple[str, ...]:
         return ("joined \x1b[31mred\x1b[0m", "r0 closed")
 
@@ -89,7 +92,7 @@ def running(api: FakeApi) -> Iterator[Running]:
     run = Running(feed)
     before = set(threading.enumerate())
     feed.start(run.posted.put)
-    (thread,) = set(threading.enumerate()) - before
+    (thread,) = (t for t in set(threading.enumerate()) - before if t.name == "feed")
     try:
         yield run
     finally:
@@ -101,7 +104,8 @@ def running(api: FakeApi) -> Iterator[Running]:
 def test_home_is_posted_with_notes_of_what_changed(fixed: SimpleNamespace) -> None:
     before, after = fixed.home(jobs=(fixed.job(state="starting"),)), fixed.home(jobs=(fixed.job(),))
     with running(FakeApi([before, after], [None])) as run:
-        assert run.next(HomePolled).shown.notes == ()
+        first = run.next(HomePolled).shown
+        assert (first.home, first.notes, first.faults) == (before, (), ("settings: theme is wrong",))
         (note,) = run.until(HomePolled, lambda m: bool(m.shown.notes)).shown.notes
         assert (note.n, note.at, note.text) == (1, "12:00:00", "this machine trains charlm-brave-otter as studio")
 

@@ -89,5 +89,5 @@ async def test_help_and_commands_stay_in_a_narrow_footer(fixed: SimpleNamespace)
     app = fixed.app_over(fixed.home_shown(fixed.home()))
     async with app.run_test(size=(30, 20)):
         bar = app.screen.query_one(KeyBar)
-        assert [item.key for _, item in bar.items][-2:] == ["question_mark", "ctrl+p"]
-        assert "? help  ^p commands" in bar.render_line(0).text
+        assert [item.key for _, item in bar.items][-3:] == ["question_mark", "q", "ctrl+p"]
+        assert "? help  q quit  ^p commands" in bar.render_line(0).text

@@ -31,6 +31,11 @@ def banner(app: SwarmApp) -> str:
     return str(app.screen.query_one("#banner", Words).content)
 
 
+def drawn(app: SwarmApp) -> list[str]:
+    """The lines on the screen, as the terminal gets them."""
+    return ["".join(segment.text for segment in line) for line in app.screen._compositor.render_strips()]
+
+
 def learners(app: SwarmApp) -> list[str]:
     return [row.key for row in app.screen.query_one("#learners", Table).rows]
 
@@ -125,18 +130,25 @@ async def test_an_unchanged_value_repaints_nothing(fixed: SimpleNamespace, monke
         assert set(painted) == {"head"}
 
 
-async def test_only_the_rows_that_changed_are_repainted(fixed: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("n", range(4))
+async def test_only_the_row_that_changed_is_repainted(fixed: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, n: int) -> None:
     app = over(fixed, fixed.run_shown(fixed.run_state()))
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("enter")
         await pilot.pause()
         table = app.screen.query_one("#learners", Table)
-        regions: list[Any] = []
-        monkeypatch.setattr(Table, "refresh", lambda self, *r, **k: regions.extend(r or ["all"]) or self)
+        before = drawn(app)
+        rendered: list[int] = []
+        render_line = Table.render_line
+        monkeypatch.setattr(Table, "render_line", lambda self, y: rendered.append(y) or render_line(self, y))
         rows = list(table.rows)
-        cells = (*rows[2].cells[:1], Cell("? silent", "bad"), *rows[2].cells[2:])
-        table.show((*rows[:2], Row(key=rows[2].key, cells=cells), *rows[3:]))
-        assert [(r.y, r.height) for r in regions] == [(4, 1)]
+        rows[n] = Row(key=rows[n].key, cells=(*rows[n].cells[:1], Cell("! other"), *rows[n].cells[2:]))
+        table.show(tuple(rows))
+        await pilot.pause()
+        assert rendered == [1 + n]
+        changed = [y for y, (old, new) in enumerate(zip(before, drawn(app), strict=True)) if old != new]
+        assert changed == [table.content_region.y + 1 + n]
+        assert "! other" in drawn(app)[changed[0]]
 
 
 async def test_l_goes_to_the_log_and_back_and_numbers_to_the_panes(fixed: SimpleNamespace) -> None:
@@ -217,5 +229,5 @@ async def test_plain_ascii_is_ascii_to_the_last_cell(fixed: SimpleNamespace) -> 
         for keys in ((), ("enter",), ("q",), ("escape", "question_mark"), ("escape", "S"), ("escape", "ctrl+p")):
             await pilot.press(*keys)
             await pilot.pause()
-            drawn = "".join(segment.text for line in app.screen._compositor.render_strips() for segment in line)
-            assert drawn.isascii(), {c for c in drawn if not c.isascii()}
+            words = "".join(drawn(app))
+            assert words.isascii(), {c for c in words if not c.isascii()}

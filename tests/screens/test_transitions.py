@@ -50,11 +50,12 @@ def test_a_lost_share_and_its_return(fixed: SimpleNamespace) -> None:
 
 def test_a_closed_round_is_logged_and_not_toasted(fixed: SimpleNamespace) -> None:
     before = fixed.run_state(closed=3)
-    late = fixed.api.Rejected(learner="air", unit="air", reason="late", round=3)
-    after = apply(before, RoundRead(fixed.round_record(3, ("studio", "mbp"), (late,))))
+    late = fixed.api.Rejected(learner="air", unit="air", reason="late", round=2)
+    own = fixed.api.Rejected(learner="mbp", unit="mbp", reason="nonfinite", round=3)
+    after = apply(before, RoundRead(fixed.round_record(3, ("studio",), (own, late))))
     (note,) = run_notes(before, after)
-    assert note.text.startswith("round 3 closed: 2/3, train ")
-    assert note.text.endswith("air late")
+    assert note.text.startswith("round 3 closed: 1/2, train ")
+    assert note.text.endswith("mbp nonfinite, air late for round 2")
     assert not note.toast
 
 

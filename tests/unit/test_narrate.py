@@ -26,6 +26,7 @@ from swarm.core.events import (
     Waiting,
     WorkerEvent,
 )
+from swarm.core.sentences import sentence
 
 CLOSED = RoundClosed(round=2, rounds=9, participants=("a", "b"), rejected=(), train_loss=0.5, closer="a")
 STEPPED = Stepped(round=3, step=4, steps_before=10, loss=0.5, tokens_per_s=1234.5)
@@ -58,7 +59,7 @@ SAID: list[tuple[WorkerEvent, str | None]] = [
 
 @pytest.mark.parametrize(("event", "line"), SAID, ids=lambda value: type(value).__name__)
 def test_an_event_in_words(event: WorkerEvent, line: str | None) -> None:
-    assert narrate.sentence(event) == line
+    assert sentence(event) == line
 
 
 def test_there_is_no_event_without_a_test() -> None:
@@ -67,7 +68,7 @@ def test_there_is_no_event_without_a_test() -> None:
 
 def test_text_of_other_machines_cannot_paint_the_terminal() -> None:
     event = RoundClosed(round=0, rounds=None, participants=("a\x1b[31m\n",), rejected=("x\r\x07",), train_loss=1.0, closer="")
-    assert (narrate.sentence(event) or "").isprintable()
+    assert (sentence(event) or "").isprintable()
     assert plain("a\x1b[2Jb\nc\u202e") == "a·[2Jb·c·"
     assert plain("x" * 100) == "x" * 79 + "…"
 

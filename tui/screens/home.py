@@ -12,9 +12,9 @@ from textual.reactive import reactive
 from swarm.api import Home, Job
 from tui import view_home
 from tui.commands import Place, bindings
-from tui.messages import HomeShown, RunAt
+from tui.messages import RUNNING_JOB, HomeShown, RunAt
 from tui.screens.lists import ListScreen
-from tui.view_run import RUNNING_JOB, joinable, stoppable
+from tui.view_run import joinable, stoppable
 from tui.widgets.keybar import KeyBar
 from tui.widgets.table import Table
 from tui.widgets.toned import Words

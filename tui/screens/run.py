@@ -22,6 +22,8 @@ from tui.widgets.toned import Lines, Words
 if TYPE_CHECKING:
     from tui.app import SwarmApp
 
+_QUIET = (("nothing has happened since this run was opened here", "dim"),)
+
 
 class RunScreen(ListScreen):
     BINDINGS: ClassVar = [*bindings(Place.RUN), *bindings(Place.LISTS)]
@@ -82,7 +84,8 @@ class RunScreen(ListScreen):
             self._drawn = records
             self.query_one("#loss", LossPane).show(view_run.curves(*records))
         self.query_one("#rounds", RoundsPane).show_run(shown)
-        self.query_one("#log", Lines).show(tuple(((line.text, line.tone),) for line in shown.log))
+        log = tuple(((line.text, line.tone),) for line in shown.log)
+        self.query_one("#log", Lines).show(log or (_QUIET,))
         possible = tuple(bool(self.check_action(action, ())) for action in ("join", "leave", "stop"))
         if possible != self._possible:
             self._possible = possible
@@ -99,7 +102,7 @@ class RunScreen(ListScreen):
             case "join":
                 return shown is not None and view_run.can_join(shown)
             case "leave":
-                return shown is not None and view_run.runs_here(shown.job)
+                return shown is not None and bool(shown.running)
             case "stop":
                 return shown is not None and view_run.stoppable(shown.state)
             case _:
@@ -110,8 +113,8 @@ class RunScreen(ListScreen):
             self.app.ask_join(self.at, self.shown.state)
 
     def action_leave(self) -> None:
-        if self.shown and self.shown.job:
-            self.app.ask_leave(self.shown.job)
+        if self.shown and self.shown.running:
+            self.app.ask_leave(self.shown.running)
 
     def action_stop(self) -> None:
         if self.shown:

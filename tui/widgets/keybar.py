@@ -62,14 +62,18 @@ class KeyBar(Widget):
         end = self.size.width - 1
         start_right = max(1, end - sum(item.width for item in self._right) - 2 * (len(self._right) - 1))
         placed: list[tuple[int, Item]] = []
+        group: list[tuple[int, Item]] = []
         x = 1
         for item in self._left:
-            if x + item.width + 2 > start_right:
-                break
-            placed.append((x, item))
-            x += item.width + (2 if item.label else 0)
-        while placed and not placed[-1][1].label:  # a group is shown whole or not at all
-            placed.pop()
+            group.append((x, item))  # shown whole or not at all
+            x += item.width
+            if item.label:
+                if x + 2 > start_right:
+                    x = group[0][0]
+                else:
+                    placed += group
+                    x += 2
+                group = []
         x = start_right
         for item in self._right:
             placed.append((x, item))

@@ -156,8 +156,7 @@ class Table(Toned):
     def _refresh_row(self, n: int) -> None:
         y = n - self.scroll_offset.y + 1
         if 0 < y < self.scrollable_content_region.height:
-            # In the widget's own coordinates, which begin at its border.
-            self.refresh(Region(self.gutter.left, y + self.gutter.top, self._inner_width, 1))
+            self.refresh(Region(0, y, self._inner_width, 1))  # counted from inside the border
 
     # Moving
 

@@ -17,7 +17,7 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
 
 # Parameters: about 0.12 M, 0.84 M and 10.8 M.
 SIZES = {
-    "tiny": Size(width=64, layers=2, heads=2, seq_len=64, batch_size=4, learning_rate=2e-3, eval_windows=48),
+    "tiny": Size(width=64, layers=2, heads=2, seq_len=64, batch_size=4, learning_rate=1.5e-3, eval_windows=48),
     "small": Size(width=128, layers=4, heads=4, seq_len=128, batch_size=16, learning_rate=1e-3, eval_windows=64),
     "base": Size(width=384, layers=6, heads=6, seq_len=256, batch_size=32, learning_rate=6e-4, eval_windows=64),
 }

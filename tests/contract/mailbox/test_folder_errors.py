@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -256,6 +257,7 @@ def test_a_disk_that_is_full_only_when_the_file_is_closed(folder, faults, monkey
     assert files(root).read(BLOB) is None
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at files by their descriptors, and macOS syncs otherwise")
 @pytest.mark.parametrize("error", [errno.EINVAL, errno.ENOTSUP])
 def test_a_file_system_that_cannot_sync_folders_will_do(folder, faults, monkeypatch, error):
     root = make(folder)
@@ -288,6 +290,75 @@ def test_a_listing_that_gives_names_twice_gives_keys_once(folder, faults, monkey
 
     monkeypatch.setattr(faults, "scandir", Twice, raising=False)
     assert subject.list("", "") == ["mailbox/record.json", BLOB, RECORD]
+
+
+def test_what_an_nfs_client_remembers_as_missing_is_deleted_all_the_same(folder, faults, monkeypatch):
+    root = make(folder)
+    subject = files(root)
+    subject.create(RECORD, b"mine")
+    subject.put(BLOB, blob())
+
+    def missing_once(name: str) -> None:
+        real, answers = getattr(os, name), iter([FileNotFoundError(errno.ENOENT, "remembered")])
+
+        def operation(path):
+            for error in answers:
+                raise error
+            return real(path)
+
+        monkeypatch.setattr(faults, name, operation, raising=False)
+
+    missing_once("listdir")
+    missing_once("unlink")
+    subject.delete([RECORD, BLOB])
+    assert contents(files(root)) == {}
+
+
+def test_an_empty_published_folder_is_won_even_where_a_rename_does_not_replace_it(folder, faults, monkeypatch):
+    root = make(folder)
+    subject = files(root)
+    os.makedirs(os.path.dirname(f"{root}/{RECORD}"))
+
+    def rename(old, new):
+        if os.path.isdir(new):
+            raise PermissionError(errno.EACCES, "SMB")
+        os.rename(old, new)
+
+    monkeypatch.setattr(faults, "rename", rename, raising=False)
+    assert subject.create(RECORD, b"mine") is True
+    assert subject.create(RECORD, b"theirs") is False
+    assert subject.read(RECORD) == b"mine"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at files by their descriptors, and macOS syncs otherwise")
+@pytest.mark.parametrize("call", ["create", "put"])
+def test_content_is_on_the_disk_before_its_name_and_the_name_before_the_answer(folder, faults, monkeypatch, call):
+    root = make(folder)
+    subject = files(root)
+    done = []
+
+    def fsync(fd):
+        done.append(("sync", os.readlink(f"/proc/self/fd/{fd}")))
+
+    def rename(old, new):
+        done.append(("rename", new))
+        os.rename(old, new)
+
+    monkeypatch.setattr(faults, "fsync", fsync, raising=False)
+    monkeypatch.setattr(faults, "rename", rename, raising=False)
+    if call == "create":
+        subject.create(RECORD, b"mine")
+        key = os.path.dirname(f"{root}/{RECORD}")
+    else:
+        subject.put(BLOB, blob())
+        key = f"{root}/{BLOB}"
+    at = done.index(("rename", key))
+    staged = [path for what, path in done[:at] if what == "sync" and path.startswith(f"{root}/tmp/")]
+    assert any(path.endswith("/record.json") for path in staged) or call == "put"
+    assert staged
+    made = [f"{root}/runs", f"{root}/runs/r"]
+    assert [path for what, path in done[:at] if path in made] == made  # each new folder's own name
+    assert ("sync", os.path.dirname(key)) in done[at:]
 
 
 def test_a_late_listing_does_not_hide_what_this_machine_wrote(folder, faults, monkeypatch):

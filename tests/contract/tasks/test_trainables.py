@@ -1,13 +1,12 @@
-"""What every task promises, in every framework (swarm/tasks/contract.py), and what two frameworks owe each other."""
+"""What every task promises, in every framework (swarm/tasks/contract.py)."""
 
 from __future__ import annotations
 
-import importlib
 import random
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,67 +16,10 @@ import pytest
 
 from swarm.core.errors import DataMissing, UsageError
 from swarm.core.records import DataRef
-from swarm.learners.numpy import NumpyAdapter
 from swarm.tasks import registry
-from swarm.tasks.charlm.corpus import Corpus
-from swarm.tasks.charlm.sizes import SIZES, Size
-from swarm.tasks.charlm.trainable import CharLM
+from swarm.tasks.charlm.sizes import Size
 from swarm.tasks.charlm.trainable import initial as charlm_initial
-from swarm.tasks.mlp.trainable import Regression
-from swarm.tasks.streams import generator
-
-# Small enough for MLX on a CPU, whose matrix products are slow.
-TASKS = {"mlp": {}, "charlm": {"seq_len": "16", "batch_size": "4", "sample_bytes": "8"}}
-FRAMEWORKS = ("torch", "mlx")
-
-needs_both = pytest.mark.usefixtures("both_frameworks")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """PyTorch's threads spin while they wait: next to anything else on a small machine, two are far slower than one."""
-    try:
-        import torch
-    except ImportError:
-        yield
-        return
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(params=FRAMEWORKS)
-def framework(request: pytest.FixtureRequest) -> str:
-    pytest.importorskip({"torch": "torch", "mlx": "mlx.core"}[request.param])
-    return str(request.param)
-
-
-@pytest.fixture
-def both_frameworks() -> None:
-    pytest.importorskip("torch")
-    pytest.importorskip("mlx.core")
-
-
-@pytest.fixture(params=TASKS)
-def task(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-def build(task: str, framework: str, *, seed: int = 0, **options: str) -> Any:
-    made = registry.get(task)
-    return made.build(
-        framework=framework,
-        device="cpu",
-        options=made.options(TASKS[task] | options),
-        data=made.data(None),
-        data_path=None,
-        seed=seed,
-    )
-
-
-def parameters(trainable: Any) -> dict[str, bytes]:
-    return {name: array.tobytes() for name, array in trainable.adapter.snapshot().items()}
+from tests.contract.tasks.trainables import build, parameters, write
 
 
 def global_random_states() -> list[Any]:
@@ -236,127 +178,6 @@ def test_a_text_that_is_too_short_is_a_usage_error(tmp_path: Path) -> None:
         charlm.build(framework="torch", device="cpu", options={}, data=charlm.data(short), data_path=short, seed=0)
 
 
-# Two frameworks, one model
-
-
-MLP_SCHEMA = [
-    ("fc1.bias", "F32", (32,)),
-    ("fc1.weight", "F32", (32, 16)),
-    ("fc2.bias", "F32", (4,)),
-    ("fc2.weight", "F32", (4, 32)),
-    ("norm.bias", "F32", (32,)),
-    ("norm.weight", "F32", (32,)),
-]
-
-
-def charlm_schema(size: Size) -> list[tuple[str, str, tuple[int, ...]]]:
-    d = size.width
-    block: dict[str, tuple[int, ...]] = {f"attn.{name}.weight": (d, d) for name in "qkvo"}
-    block |= {f"{norm}.{kind}": (d,) for norm in ("norm1", "norm2") for kind in ("weight", "bias")}
-    block |= {"mlp.up.weight": (4 * d, d), "mlp.up.bias": (4 * d,), "mlp.down.weight": (d, 4 * d), "mlp.down.bias": (d,)}
-    tensors: dict[str, tuple[int, ...]] = {"embed.weight": (256, d), "pos.weight": (size.seq_len, d)}
-    tensors |= {"norm.weight": (d,), "norm.bias": (d,)}
-    tensors |= {f"blocks.{i}.{name}": shape for i in range(size.layers) for name, shape in block.items()}
-    return sorted((name, "F32", shape) for name, shape in tensors.items())
-
-
-def net_of(task: str, framework: str, size: Size = SIZES["tiny"]) -> Any:
-    backend = importlib.import_module(f"swarm.tasks.{task}.{framework}")
-    return backend.net("cpu", learning_rate=0.01) if task == "mlp" else backend.net(size, "cpu")
-
-
-def literal(net: Any) -> list[tuple[str, str, tuple[int, ...]]]:
-    return [(spec.name, spec.dtype, spec.shape) for spec in net.adapter.schema()]
-
-
-def test_the_regressions_schema(framework: str) -> None:
-    assert literal(net_of("mlp", framework)) == MLP_SCHEMA
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_the_language_models_schema(framework: str, size: str) -> None:
-    assert literal(net_of("charlm", framework, SIZES[size])) == charlm_schema(SIZES[size])
-
-
-@needs_both
-def test_the_initial_model_has_the_same_bytes_in_both_frameworks(task: str) -> None:
-    assert parameters(build(task, "torch")) == parameters(build(task, "mlx"))
-
-
-@needs_both
-@pytest.mark.parametrize("length", [1, 7, 64])
-def test_the_same_bytes_give_the_same_outputs_in_both_frameworks(task: str, length: int) -> None:
-    nets = [net_of(task, framework) for framework in FRAMEWORKS]
-    drawn = np.random.default_rng(0)
-    # Far from the initial values, where biases of 0 and norms of 1 would hide a mistake.
-    theta = {spec.name: drawn.normal(0.1, 0.3, spec.shape).astype(np.float32) for spec in nets[0].adapter.schema()}
-    if task == "mlp":
-        x = drawn.standard_normal((length, 16), dtype=np.float32)
-        y: np.ndarray = drawn.standard_normal((length, 4), dtype=np.float32)
-    else:
-        x, y = drawn.integers(0, 256, (2, 3, length)).astype(np.uint8)
-    for net in nets:
-        net.adapter.apply(theta)
-    outputs = [net.predict(x) for net in nets]
-    assert outputs[0].shape == ((length, 4) if task == "mlp" else (3, length, 256))
-    assert np.std(outputs[0]) > 0.1
-    np.testing.assert_allclose(*outputs, atol=1e-4, rtol=1e-4)
-    assert nets[0].loss(x, y) == pytest.approx(nets[1].loss(x, y), rel=1e-5)
-
-
-@needs_both
-def test_one_frameworks_trained_model_is_the_others(task: str) -> None:
-    torch, mlx = (build(task, framework) for framework in FRAMEWORKS)
-    for _ in range(5):
-        torch.step()
-    mlx.adapter.apply(torch.adapter.snapshot())
-    assert parameters(mlx) == parameters(torch)
-    assert mlx.evaluate().loss == pytest.approx(torch.evaluate().loss, abs=1e-4)
-
-
-@needs_both
-def test_both_frameworks_train_alike(task: str) -> None:
-    """Same seed and stream: the same initial model, batches, loss, clipping and optimizer."""
-    trainables = [build(task, framework, learning_rate="0.01") for framework in FRAMEWORKS]
-    for trainable in trainables:
-        trainable.use_stream("a", 1)
-    losses = [[trainable.step().loss for _ in range(8)] for trainable in trainables]
-    np.testing.assert_allclose(*losses, rtol=1e-3)
-    ours, theirs = (trainable.adapter.snapshot() for trainable in trainables)
-    initial = build(task, "torch").adapter.snapshot()
-    for name in ours:
-        moved = np.abs(ours[name] - initial[name]).mean()
-        assert np.abs(ours[name] - theirs[name]).mean() < 0.05 * moved, name
-
-
-def test_a_model_sees_only_what_came_before(framework: str) -> None:
-    net = net_of("charlm", framework)
-    schema = net.adapter.schema()
-    net.adapter.apply(charlm_initial(schema, 0, layers=2))
-    x = np.random.default_rng(0).integers(0, 256, (1, 12)).astype(np.uint8)
-    changed = x.copy()
-    changed[0, 8:] ^= 1
-    before, after = net.predict(x), net.predict(changed)
-    np.testing.assert_allclose(before[0, :8], after[0, :8], atol=1e-6)
-    assert np.abs(before[0, 8:] - after[0, 8:]).max() > 1e-3
-
-
-def test_the_residual_stream_starts_small() -> None:
-    size = SIZES["small"]
-    theta = charlm_initial(net_specs(size), 1, layers=size.layers)
-    assert theta["blocks.0.attn.q.weight"].std() == pytest.approx(0.02, rel=0.05)
-    assert theta["blocks.3.mlp.down.weight"].std() == pytest.approx(0.02 / 8**0.5, rel=0.05)
-    assert theta["blocks.3.attn.o.weight"].std() == pytest.approx(0.02 / 8**0.5, rel=0.05)
-    assert not theta["blocks.3.mlp.down.bias"].any()
-    assert (theta["norm.weight"] == 1).all()
-
-
-def net_specs(size: Size) -> Iterator[Any]:
-    from swarm.core.tensorspec import TensorSpec
-
-    return (TensorSpec(name, dtype, shape) for name, dtype, shape in charlm_schema(size))
-
-
 # Writing
 
 
@@ -366,10 +187,6 @@ def writer(framework: str) -> Any:
     for _ in range(10):
         trainable.step()
     return trainable
-
-
-def write(trainable: Any, prompt: bytes = b"And ", *, n: int = 24, temperature: float = 1.0, seed: int = 0) -> bytes:
-    return b"".join(trainable.generate(prompt, max_tokens=n, temperature=temperature, seed=seed))
 
 
 def test_writing_depends_on_prompt_temperature_and_seed_alone(writer: Any) -> None:
@@ -404,99 +221,11 @@ def test_wrong_arguments_are_refused_before_the_first_byte(writer: Any) -> None:
             writer.generate(b"And ", **({"max_tokens": 1, "temperature": 1.0, "seed": 0} | wrong))
 
 
-@needs_both
-def test_both_frameworks_write_the_same_text() -> None:
-    torch, mlx = (build("charlm", framework) for framework in FRAMEWORKS)
-    for _ in range(10):
-        torch.step()
-    mlx.adapter.apply(torch.adapter.snapshot())
-    assert write(torch, temperature=0.8) == write(mlx, temperature=0.8)
-
-
 @pytest.mark.parametrize("length", [0, 5])
 def test_the_sample_is_as_long_as_asked(framework: str, length: int) -> None:
     sample = build("charlm", framework, sample_bytes=str(length)).evaluate().sample
     assert len(sample) <= length
     assert sample.isprintable()
-
-
-# Without a framework: what the tasks make of a net
-
-
-class Recorder:
-    """A net that trains nothing and keeps the batches that it was given."""
-
-    device = "cpu"
-
-    def __init__(self, *names: str) -> None:
-        self.adapter = NumpyAdapter({name: np.zeros(2, np.float32) for name in names})
-        self.batches: list[tuple[np.ndarray, np.ndarray]] = []
-
-    def train(self, x: np.ndarray, y: np.ndarray) -> float:
-        self.batches.append((x, y))
-        return 0.0
-
-    def loss(self, x: np.ndarray, y: np.ndarray) -> float:
-        self.batches.append((x, y))
-        return float(len(self.batches))
-
-    def predict(self, x: np.ndarray) -> np.ndarray:
-        return np.zeros((*x.shape, 256), np.float32)
-
-
-def charlm_over(net: Recorder, *, batch_size: int = 4) -> CharLM:
-    import msgspec
-
-    size = msgspec.structs.replace(SIZES["tiny"], seq_len=8, batch_size=batch_size)
-    text = generator(1, "text").bytes(20_000)
-    return CharLM(net, Corpus(text, seq_len=8, eval_windows=10), size=size, sample_bytes=0, seed=0)
-
-
-def test_no_two_streams_of_the_regression_share_a_sample() -> None:
-    net = Recorder("norm.bias")
-    trainable = Regression(net, batch_size=16, seed=0)
-    for learner, incarnation in (("a", 1), ("a", 2), ("b", 1)):
-        trainable.use_stream(learner, incarnation)
-        for _ in range(20):
-            trainable.step()
-    trainable.evaluate()
-    rows = np.concatenate([x for x, _ in net.batches])
-    assert len(np.unique(rows, axis=0)) == len(rows) == 3 * 20 * 16 + 1024
-
-
-def test_the_regression_is_the_same_for_all_learners_and_another_for_another_seed() -> None:
-    held_out = []
-    for seed in (0, 0, 1):
-        net = Recorder("norm.bias")
-        Regression(net, batch_size=16, seed=seed).evaluate()
-        held_out.append(net.batches[0])
-    (x, y), same, other = held_out
-    assert np.array_equal(x, same[0])
-    assert np.array_equal(y, same[1])
-    assert not np.array_equal(x, other[0])
-    np.testing.assert_allclose(y.mean(axis=0), 0, atol=1e-5)
-    np.testing.assert_allclose(y.var(axis=0), 1, atol=1e-5)
-
-
-def test_learners_read_the_text_in_different_orders() -> None:
-    net = Recorder("embed.weight")
-    trainable = charlm_over(net)
-    orders = []
-    for learner, incarnation in (("a", 1), ("a", 2), ("b", 1), ("a", 1)):
-        trainable.use_stream(learner, incarnation)
-        net.batches.clear()
-        for _ in range(10):
-            trainable.step()
-        orders.append(np.concatenate([x for x, _ in net.batches]).tobytes())
-    assert orders[0] == orders[3]
-    assert len(set(orders)) == 3
-
-
-def test_the_held_out_loss_is_weighted_by_tokens() -> None:
-    net = Recorder("embed.weight")
-    result = charlm_over(net, batch_size=4).evaluate()
-    assert [len(x) for x, _ in net.batches] == [4, 4, 2]
-    assert result.loss == pytest.approx((4 * 1 + 4 * 2 + 2 * 3) / 10)
 
 
 @pytest.mark.slow
@@ -506,8 +235,6 @@ def test_a_compiled_step_is_the_step() -> None:
     mx = pytest.importorskip("mlx.core")
     if not any(map(shutil.which, ("c++", "g++", "clang++"))):
         pytest.skip("no C++ compiler")
-    import mlx.optimizers as optim
-
     from swarm.tasks.charlm import mlx as charlm
     from swarm.tasks.mlx import MlxNet, untouched
 
@@ -518,7 +245,6 @@ def test_a_compiled_step_is_the_step() -> None:
     for compiled in (False, True):
         model = untouched(lambda: charlm.GPT(size), device)
         optimizer = charlm.DecayMatrices(0.01, bias_correction=True)
-        assert isinstance(optimizer, optim.AdamW)
         net = MlxNet(model, optimizer, charlm._loss, device=device, max_norm=1.0, compiled=compiled)
         losses = []
         for seed in (0, 1):  # the second time, after the step was compiled, as a committed round is applied

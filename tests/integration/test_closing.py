@@ -1,0 +1,430 @@
+"""Closing a round: what counts, what is refused and why, and that two closers write the same bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+import msgspec
+import numpy as np
+import pytest
+
+from swarm.core.errors import MailboxMoved, PayloadMissing, SchemaMismatch
+from swarm.core.events import Trouble
+from swarm.core.records import Claim, LearnerRecord, Manifest, PayloadRef, RejectReason, RoundRecord, Snapshot, encode
+from swarm.core.specs import DiLoCo
+from swarm.exchange import Exchange
+from swarm.mailbox.memory import MemoryMailbox, MemoryStore
+from swarm.runtime.closing import Closed, Closer
+from swarm.tensors.precision import DTYPES
+from tests.integration.simulation import Learner, Machines, model, new_run, together, virtually
+from tests.integration.wrappers import Wrapped
+
+SPEC = DiLoCo(sync_every=4, quorum_size=1, beat_s=1.0, lease_s=4.0)
+
+
+def me(name: str) -> LearnerRecord:
+    return LearnerRecord(
+        learner=name, incarnation=1, machine=name, machine_name=name, boot="b", pid=1, process="1", version="0"
+    )
+
+
+@dataclass
+class Bench:
+    """A run whose rounds are closed by hand."""
+
+    store: MemoryStore
+    manifest: Manifest
+    exchange: Exchange = field(init=False)
+    before: RoundRecord | None = None
+
+    def __post_init__(self) -> None:
+        self.exchange = Exchange(MemoryMailbox(self.store), self.manifest)
+
+    @classmethod
+    async def of(cls, spec: DiLoCo = SPEC) -> Bench:
+        store = MemoryStore()
+        return cls(store, await new_run(store, spec, rounds=None))
+
+    def copy(self) -> Bench:
+        """The same run in a mailbox of its own."""
+        store = MemoryStore()
+        store.objects = dict(self.store.objects)
+        return Bench(store, self.manifest, before=self.before)
+
+    @property
+    def base(self) -> PayloadRef:
+        return self.exchange.theta_ref(0, self.before)
+
+    async def theta(self) -> Any:
+        return await self.exchange.fetch(0, self.base)
+
+    async def publish(self, learner: str, delta: Any = None, *, payload: Any = None, round: int = 0, **changes: Any) -> str:
+        """A snapshot that is honest but for `changes` and `payload`; its payload's key."""
+        snapshot = Snapshot(
+            round=round,
+            fragment=0,
+            learner=learner,
+            incarnation=1,
+            unit=learner,
+            base_sha256=self.base.sha256,
+            schema_sha256=self.exchange.schema.digest,
+            dtype=None,
+            payload=PayloadRef(round=round, sha256="0" * 64, size_bytes=0),
+            tokens=100,
+            steps=4,
+            train_loss=1.5,
+            seconds_s=1.0,
+        )
+        snapshot = await self.exchange.publish(
+            msgspec.structs.replace(snapshot, **changes), small(learner) if delta is None else delta
+        )
+        place = self.exchange.keys
+        key = place.snapshot_blob(snapshot.round, learner, snapshot.payload.sha256)
+        if payload is not None:
+            self.store.objects[key] = payload(self.store.objects[key])
+        return key
+
+    async def close(self, round: int = 0, *, by: str = "closer", order: int = 1) -> Closed | None:
+        snapshots = await self.exchange.snapshots(round, {})
+        return await Closer(self.exchange, me(by)).close(
+            round,
+            dict(list(snapshots.items())[::order]),
+            before=self.before,
+            theta_sha256=self.base.sha256,
+            theta=await self.theta(),
+            control=0,
+            waited_s=0.0,
+            quorum_waited_s=0.0,
+        )
+
+    def payloads(self, round: int = 0) -> set[str]:
+        return {key for key in self.store.objects if key.startswith(f"{self.exchange.keys.root}/blobs/rounds/{round:010d}/")}
+
+
+def small(learner: str, scale: float = 1e-3) -> dict[str, np.ndarray]:
+    return {name: array * np.float32(scale) for name, array in model(sum(map(ord, learner))).items()}
+
+
+@pytest.mark.parametrize("dtype", [None, "BF16", "F16"])
+def test_two_closers_write_the_same_payloads(dtype: str | None) -> None:
+    async def main() -> None:
+        names = ["ann", "bob", "cy", "di"]
+        first = await Bench.of(msgspec.structs.replace(SPEC, delta_dtype=dtype))
+        others = [first.copy() for _ in range(3)]
+        for bench, order in zip([first, *others], itertools.permutations(names), strict=False):
+            for name in order:
+                delta = {k: v.astype(DTYPES[dtype or "F32"]) for k, v in small(name).items()}
+                await bench.publish(name, delta, dtype=dtype, tokens=100 * len(name), steps=3)
+        closed = [await bench.close(by=f"m{n}", order=1 - 2 * (n % 2)) for n, bench in enumerate([first, *others])]
+        assert all(closed)
+        assert [c.record.theta for c in closed if c] == [closed[0].record.theta] * 4  # type: ignore[union-attr]
+        assert [c.record.outer for c in closed if c] == [closed[0].record.outer] * 4  # type: ignore[union-attr]
+        assert len(first.payloads()) == 2
+        assert all(bench.payloads() == first.payloads() for bench in others)
+
+    virtually(main())
+
+
+def test_of_two_closers_at_once_one_commits_and_there_are_no_other_payloads() -> None:
+    async def main() -> None:
+        bench = await Bench.of()
+        twin = Bench(bench.store, bench.manifest)
+        for name in ("a", "b"):
+            await bench.publish(name)
+        closed = await asyncio.gather(bench.close(by="a"), twin.close(by="b", order=-1))
+        (won,) = [c for c in closed if c is not None]
+        assert len(bench.payloads()) == 2
+        record = await Exchange(MemoryMailbox(bench.store), bench.manifest).round(0)
+        assert record == won.record
+        assert bench.payloads() == {
+            bench.exchange.keys.round_blob(0, ref.sha256) for ref in (record.theta, record.outer) if ref is not None
+        }
+
+    virtually(main())
+
+
+def nan(delta: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    delta["b.bias"][2] = np.nan
+    return delta
+
+
+def huge(delta: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    delta["b.bias"][2] = 3e38  # finite; with the momentum's share it is not
+    return delta
+
+
+async def twice(bench: Bench) -> None:
+    await bench.publish("x", incarnation=1)
+    await bench.publish("x", incarnation=2)
+
+
+async def gone(bench: Bench) -> None:
+    del bench.store.objects[await bench.publish("x")]
+
+
+Build = Callable[[Bench], Awaitable[Any]]
+REFUSED: dict[tuple[RejectReason, str], Build] = {
+    ("stale", "base"): lambda b: b.publish("x", base_sha256="1" * 64),
+    ("zero_steps", "none"): lambda b: b.publish("x", steps=0),
+    ("tokens", "none"): lambda b: b.publish("x", tokens=0),
+    ("schema", "another"): lambda b: b.publish("x", schema_sha256="1" * 64),
+    ("schema", "dtype"): lambda b: b.publish("x", dtype="BF16"),
+    ("schema", "fragment"): lambda b: b.publish("x", fragment=1),
+    ("schema", "a tensor less"): lambda b: b.publish("x", {k: v for k, v in small("x").items() if k != "b.bias"}),
+    ("schema", "another shape"): lambda b: b.publish("x", {k: v.T.copy() for k, v in small("x").items()}),
+    ("schema", "another precision"): lambda b: b.publish("x", {k: v.astype(np.float16) for k, v in small("x").items()}),
+    ("corrupt", "a bit"): lambda b: b.publish("x", payload=lambda data: data[:-1] + bytes([data[-1] ^ 1])),
+    ("corrupt", "cut off"): lambda b: b.publish("x", payload=lambda data: data[:-8]),
+    ("corrupt", "longer"): lambda b: b.publish("x", payload=lambda data: data + bytes(8)),
+    ("corrupt", "empty"): lambda b: b.publish("x", payload=lambda data: b""),
+    ("missing", "payload"): gone,
+    ("nonfinite", "nan"): lambda b: b.publish("x", nan(small("x"))),
+    ("norm", "huge"): lambda b: b.publish("x", huge(small("x")), tokens=10**9),
+    ("duplicate", "incarnations"): twice,
+}
+
+
+@pytest.mark.parametrize(("reason", "how"), REFUSED, ids=lambda value: value.replace(" ", "-"))
+def test_what_is_refused_never_reaches_theta(reason: RejectReason, how: str) -> None:
+    async def main() -> None:
+        alone, beside = await Bench.of(), await Bench.of()
+        await REFUSED[reason, how](alone)
+        closed = await alone.close()
+        assert closed is not None
+        record = closed.record
+        assert [(r.learner, r.unit, r.reason, r.round) for r in record.rejected] == [("x", "x", reason, 0)]
+        if reason == "duplicate":  # one of the two counts
+            assert [p.learner for p in record.participants] == ["x"]
+        else:
+            assert (record.participants, record.theta, record.outer, record.version) == ((), alone.base, None, -1)
+            assert closed.theta is None
+            assert alone.payloads() == set()
+            honest = await Bench.of()
+            await honest.publish("a")
+            expected = await honest.close()
+            await beside.publish("a")
+            await REFUSED[reason, how](beside)
+            both = await beside.close()
+            assert both is not None
+            assert expected is not None
+            assert [r.reason for r in both.record.rejected] == [reason]
+            assert [p.learner for p in both.record.participants] == ["a"]
+            assert (both.record.theta, both.record.outer) == (expected.record.theta, expected.record.outer)
+
+    virtually(main())
+
+
+def test_a_snapshot_that_came_after_the_commit_is_listed_as_late_by_the_next_round() -> None:
+    async def main() -> None:
+        bench = await Bench.of()
+        await bench.publish("a")
+        await bench.publish("b", incarnation=1)
+        await bench.publish("dud", steps=0)
+        first = await bench.close()
+        assert first is not None
+        base = bench.base.sha256
+        bench.before = first.record
+        theta = bench.base
+        await bench.publish("slow", base_sha256=base)
+        await bench.publish("b", base_sha256=base, incarnation=2)  # the first one counted
+        await bench.publish("a", round=1)
+        second = await bench.close(1)
+        assert second is not None
+        late = [(r.learner, r.reason, r.round) for r in second.record.rejected]
+        assert late == [("b", "late", 0), ("slow", "late", 0)]
+        assert [p.learner for p in second.record.participants] == ["a"]
+        twin = Bench(MemoryStore(), bench.manifest, before=first.record)
+        twin.store.objects = {
+            k: v for k, v in bench.store.objects.items() if "slow" not in k and k != bench.exchange.keys.round(1)
+        }
+        again = await twin.close(1)
+        assert again is not None
+        assert again.record.theta == second.record.theta != theta
+
+    virtually(main())
+
+
+def test_a_snapshot_for_another_round_is_stale() -> None:
+    async def main() -> None:
+        bench = await Bench.of()
+        await bench.publish("x", round=5)
+        place = bench.exchange.keys
+        data = bench.store.objects.pop(place.snapshot(5, unit="x", learner="x", incarnation=1))
+        bench.store.objects[place.snapshot(0, unit="x", learner="x", incarnation=1)] = data
+        closed = await bench.close()
+        assert closed is not None
+        # The record's round is not its key's: whoever wrote it, it cannot be used.
+        assert [r.reason for r in closed.record.rejected] == ["corrupt"]
+        assert closed.record.theta == bench.base
+
+    virtually(main())
+
+
+def test_every_reason_is_tested() -> None:
+    assert {reason for reason, _ in REFUSED} | {"late"} == set(get_args(RejectReason))
+
+
+@pytest.mark.parametrize("size", [0, 2**52])
+def test_a_payload_that_claims_an_absurd_size_is_corrupt_before_anything_is_allocated(size: int) -> None:
+    async def main() -> None:
+        bench = await Bench.of()
+        await bench.publish("a")
+        await bench.publish("x")
+        place = bench.exchange.keys
+        key = place.snapshot(0, unit="x", learner="x", incarnation=1)
+        snapshot = (await bench.exchange.snapshots(0, {}))[key]
+        assert snapshot is not None
+        lying = msgspec.structs.replace(snapshot, payload=msgspec.structs.replace(snapshot.payload, size_bytes=size))
+        bench.store.objects[key] = encode(lying, nonce="x")
+        closed = await bench.close()
+        assert closed is not None
+        assert [(r.learner, r.reason) for r in closed.record.rejected] == [("x", "corrupt")]
+
+    virtually(main())
+
+
+def test_a_round_is_not_closed_upon_one_that_is_gone() -> None:
+    async def main() -> None:
+        bench = await Bench.of()
+        await bench.publish("a")
+        first = await bench.close()
+        assert first is not None
+        bench.before = first.record
+        await bench.publish("a", round=1)
+        del bench.store.objects[bench.exchange.keys.round(0)]
+        before = dict(bench.store.objects)
+        with pytest.raises(MailboxMoved, match="gone"):
+            await bench.close(1)
+        assert bench.store.objects == before
+
+    virtually(main())
+
+
+class Stuck(Wrapped):
+    """Storing what a round changes never ends; beats go on."""
+
+    async def around(self, op: str, key: str, call: Callable[[], Awaitable[Any]]) -> Any:
+        if op == "put" and not key:
+            result = await call()
+            if "/blobs/rounds/" in result:
+                await asyncio.Event().wait()
+            return result
+        return await call()
+
+
+def test_a_closer_that_beats_and_gets_nowhere_is_overtaken() -> None:
+    async def main() -> None:
+        store, machines = MemoryStore(), Machines()
+        spec = DiLoCo(sync_every=4, quorum_size=2, beat_s=0.5, lease_s=2.0)
+        manifest = await new_run(store, spec, rounds=3)
+        # Whoever reports last closes.
+        stuck = Learner(store, manifest, "a", machines, step_s=0.13, wrap=Stuck)
+        other = Learner(store, manifest, "b", machines)
+        life = asyncio.create_task(stuck.live())
+        started_s = asyncio.get_running_loop().time()
+        ending = asyncio.create_task(other.live())
+        for _ in range(1000):
+            await asyncio.sleep(0.1)
+            if other.participant.newest >= 0:
+                break
+        assert other.participant.newest >= 0
+        assert asyncio.get_running_loop().time() - started_s < 4 * 0.13 + 2 * spec.lease_s
+        record = await other.exchange.round(0)
+        assert record is not None
+        assert (record.closer, [p.learner for p in record.participants]) == ("b", ["a", "b"])
+        claims = await other.exchange.claims(0)
+        assert [claims[n].learner for n in sorted(claims)] == ["a", "b"]
+        life.cancel()
+        assert await ending == "done"
+
+    virtually(main())
+
+
+def test_a_closer_that_moves_is_not_overtaken() -> None:
+    class Slow(Wrapped):
+        """Stores a round's payloads in many pieces, with waits of less than a lease between them."""
+
+        async def around(self, op: str, key: str, call: Callable[[], Awaitable[Any]]) -> Any:
+            result = await call()
+            if op == "put" and not key and "/blobs/rounds/" in result:
+                for _ in range(5):
+                    await asyncio.sleep(1.5)
+                    closing.exchange.progress_bytes += 1
+            return result
+
+    async def main() -> None:
+        nonlocal closing
+        store, machines = MemoryStore(), Machines()
+        manifest = await new_run(store, DiLoCo(sync_every=4, quorum_size=2, beat_s=0.5, lease_s=2.0), rounds=1)
+        closing = Learner(store, manifest, "a", machines, step_s=0.13, wrap=Slow)
+        other = Learner(store, manifest, "b", machines)
+        assert await together(closing.live(), other.live()) == ["done", "done"]
+        assert {n: c.learner for n, c in (await other.exchange.claims(0)).items()} == {0: "a"}
+
+    closing: Learner
+    virtually(main())
+
+
+def test_a_claim_of_an_earlier_incarnation_or_of_nobody_is_overtaken_at_once() -> None:
+    async def main() -> None:
+        bench = await Bench.of()
+        closer = Closer(bench.exchange, msgspec.structs.replace(me("a"), incarnation=2))
+        live = {("a", 2), ("b", 1)}
+
+        def works(n: int, claim: Claim) -> bool:
+            return (claim.learner, claim.incarnation) in live
+
+        assert await bench.exchange.claim(0, 0, Claim(round=0, learner="a", incarnation=1))
+        assert await closer.claim(0, works)
+        assert await closer.claim(0, works), "asked again, as after a lost reply"
+        assert sorted(await bench.exchange.claims(0)) == [0, 1]
+        assert await bench.exchange.claim(0, 2, Claim(round=0, learner="b", incarnation=1))
+        assert not await closer.claim(0, works)
+        bench.store.objects[bench.exchange.keys.claim(0, 3)] = b"rubbish"
+        assert await closer.claim(0, works)
+
+    virtually(main())
+
+
+def test_momentum_that_is_gone_is_trouble_and_after_a_while_an_error() -> None:
+    async def main() -> None:
+        store, machines = MemoryStore(), Machines()
+        manifest = await new_run(store, DiLoCo(sync_every=4, beat_s=0.5, lease_s=2.0, keep_s=50.0), rounds=None)
+        a = Learner(store, manifest, "a", machines)
+        life = asyncio.create_task(a.live())
+        while a.participant.newest < 1:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        record = await Exchange(MemoryMailbox(store), manifest).round(a.participant.newest)
+        assert record is not None
+        assert record.outer is not None
+        del store.objects[a.exchange.keys.round_blob(record.round, record.outer.sha256)]
+        started_s = asyncio.get_running_loop().time()
+        with pytest.raises(PayloadMissing):
+            await life
+        assert 50 < asyncio.get_running_loop().time() - started_s < 70
+        assert sum(isinstance(e, Trouble) for e in a.events) == 1
+
+    virtually(main())
+
+
+def test_a_committed_payload_of_another_model_stops_the_run_by_name() -> None:
+    async def main() -> None:
+        store, machines = MemoryStore(), Machines()
+        manifest = await new_run(store, SPEC, rounds=None)
+        exchange = Exchange(MemoryMailbox(store), manifest)
+        a = Learner(store, manifest, "a", machines, step_s=10.0)
+        life = asyncio.create_task(a.live())
+        await asyncio.sleep(1)
+        theta = await exchange.store(0, {"other": np.zeros(3, np.float32)})
+        record = RoundRecord(
+            round=0, fragment=0, step=4, version=0, parent=None, participants=(), rejected=(), theta=theta, outer=None
+        )
+        assert await exchange.commit(record)
+        with pytest.raises(SchemaMismatch, match="other"):
+            await life
+
+    virtually(main())

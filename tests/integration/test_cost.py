@@ -1,0 +1,162 @@
+"""What a poll and what joining cost in calls: the same after ten rounds and after ten thousand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from swarm.core.records import Manifest, PayloadRef, RoundRecord, body_sha256, encode
+from swarm.core.specs import DiLoCo
+from swarm.exchange import Exchange
+from swarm.mailbox.memory import MemoryMailbox, MemoryStore
+from swarm.runtime.participant import Participant
+from tests.integration.simulation import Learner, Machines, model, new_run, virtually
+from tests.integration.wrappers import Counting
+
+
+async def long_run(rounds: int, fragments: int) -> tuple[MemoryStore, Manifest]:
+    """A run with `rounds` committed rounds, each record written as its closer would; payloads of the last turns only."""
+    store = MemoryStore()
+    spec = DiLoCo(sync_every=4, fragments=fragments, quorum_size=2, start_learners=1, beat_s=5.0, lease_s=30.0)
+    manifest = await new_run(store, spec, rounds=None)
+    exchange = Exchange(MemoryMailbox(store), manifest)
+    parent = None
+    for round in range(rounds):
+        fragment = exchange.schedule.fragment(round)
+        theta = PayloadRef(round=round, sha256="0" * 64, size_bytes=0)
+        if round >= rounds - 2 * fragments:
+            array = model(round)
+            theta = await exchange.store(round, {name: array[name] for name in exchange.plan[fragment]})
+        record = RoundRecord(
+            round=round,
+            fragment=fragment,
+            step=exchange.schedule.step(round),
+            version=round,
+            parent=parent,
+            participants=(),
+            rejected=(),
+            theta=theta,
+            outer=None,
+        )
+        data = encode(record, nonce=str(round))
+        store.objects[exchange.keys.round(round)] = data
+        parent = body_sha256(data)
+    return store, manifest
+
+
+def learner_of(store: MemoryStore, manifest: Manifest) -> tuple[Learner, Counting]:
+    boxes: list[Counting] = []
+
+    def wrap(inner: object) -> Counting:
+        boxes.append(Counting(MemoryMailbox(store)))
+        return boxes[-1]
+
+    return Learner(store, manifest, "a", Machines(), wrap=wrap), boxes[0]
+
+
+async def quiet(participant: Participant) -> None:
+    """No beats: only what polls cost."""
+    assert participant._beating is not None
+    participant._beating.cancel()
+    await asyncio.gather(participant._beating, return_exceptions=True)
+
+
+@pytest.mark.parametrize("rounds", [0, 10, 99, 100, 101, 199, 200, 9_999])
+def test_an_idle_poll_is_four_lists_whatever_the_age_of_the_run(rounds: int) -> None:
+    async def main() -> None:
+        store, manifest = await long_run(rounds, fragments=2)
+        learner, box = learner_of(store, manifest)
+        await learner.participant.join()
+        await quiet(learner.participant)
+        await learner.participant.poll()  # reads the beats that are there
+        for _ in range(3):
+            box.calls.clear()
+            assert await learner.participant.poll() is None
+            assert learner.participant.newest == rounds - 1
+            assert box.ops() == {"list": 4}
+
+    virtually(main())
+
+
+def test_an_idle_poll_reads_what_is_new_and_no_more() -> None:
+    async def main() -> None:
+        store, manifest = await long_run(10, fragments=1)
+        learner, box = learner_of(store, manifest)
+        await learner.participant.join()
+        await quiet(learner.participant)
+        others = [Learner(store, manifest, name, Machines()) for name in "bcd"]
+        for other in others:
+            await other.participant.join()
+            await quiet(other.participant)
+        await learner.participant.poll()
+        assert others[0].participant._pulse is not None
+        await others[0].participant._pulse.beat()
+        box.calls.clear()
+        await learner.participant.poll()
+        assert box.ops() == {"list": 4, "read": 1}, "one beat is new"
+
+    virtually(main())
+
+
+@pytest.mark.parametrize("fragments", [1, 3])
+@pytest.mark.parametrize("rounds", [10, 9_999])
+def test_joining_reads_the_newest_record_of_each_fragment_and_its_theta(rounds: int, fragments: int) -> None:
+    async def main() -> None:
+        store, manifest = await long_run(rounds, fragments)
+        learner, box = learner_of(store, manifest)
+        start = await learner.participant.join()
+        assert start.newest == rounds - 1
+        assert set(start.fragments) == set(range(fragments))
+        assert sum(op == "read" and "/rounds/" in key for op, key in box.calls) == fragments
+        assert box.ops() == Counter(
+            {
+                "names": 1,  # the folders of rounds
+                "list": 4,  # control, the newest of these folders, incarnations, my earlier beats
+                "read": fragments,
+                "read_into": fragments,
+                "create": 1,  # the incarnation
+                "put": 1,  # the first beat
+            }
+        )
+        await quiet(learner.participant)
+
+    virtually(main())
+
+
+def test_coming_back_after_thousands_of_rounds_reads_the_newest_records_only() -> None:
+    async def main() -> None:
+        store, manifest = await long_run(40, fragments=2)
+        learner, box = learner_of(store, manifest)
+        await learner.participant.join()
+        await quiet(learner.participant)
+        assert learner.participant.newest == 39
+        longer, _ = await long_run(2_345, fragments=2)
+        for key, data in longer.objects.items():
+            store.objects.setdefault(key, data)
+        box.calls.clear()
+        await learner.participant.poll()
+        assert learner.participant.newest == 2_344
+        ops = box.ops()
+        assert (ops["read_into"], ops["names"]) == (2, 1)
+        assert sum(op == "read" and "/rounds/" in key for op, key in box.calls) == 2
+        assert ops["list"] <= 2 + 3
+        taken = learner.handoff.take_aligned()
+        assert taken is not None
+        assert (taken.newest, set(taken.fragments)) == (2_344, {0, 1})
+
+    virtually(main())
+
+
+def test_a_foreign_folder_among_the_rounds_hides_nothing() -> None:
+    async def main() -> None:
+        store, manifest = await long_run(3, fragments=1)
+        root = Exchange(MemoryMailbox(store), manifest).keys.root
+        for name in ("00000007", "99999999", "00000055", "1" * 100, "x", "00000009-conflict"):
+            store.objects[f"{root}/rounds/{name}/0000000001/record.json"] = b"foreign"
+        exchange = Exchange(MemoryMailbox(store), manifest)
+        assert await exchange.newest_round() == 2
+        assert await exchange.rounds_after(0) == 2
+
+    virtually(main())
