@@ -96,7 +96,7 @@ def run(argv: list[str]) -> int:
         return 2
     try:
         return _run(argv)
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):  # click makes the one of the other
         # Whoever read our output has seen enough; what is still buffered has nowhere to go.
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):

@@ -70,7 +70,7 @@ def put(record: Any) -> None:
     """Data: one JSON object a line, to stdout. Infinities and NaN, which JSON has not, become null."""
     import msgspec
 
-    sys.stdout.write(msgspec.json.encode(record).decode() + "\n")
+    sys.stdout.write(msgspec.json.encode(record, enc_hook=str).decode() + "\n")
     sys.stdout.flush()
 
 

@@ -62,6 +62,7 @@ def follow(order: Learn, *, as_json: bool = False) -> int:
     progress = Progress()
     interrupts = 0
     failed = False
+    last: Ended | None = None
     while True:
         try:
             ended = worker.process.poll() is not None
@@ -69,7 +70,10 @@ def follow(order: Learn, *, as_json: bool = False) -> int:
                 failed = failed or isinstance(event, Failed)
                 if as_json:
                     put(event)
-                tell(event, progress)
+                if isinstance(event, Ended):
+                    last = event  # said last: the worker goes on to write what it evaluated
+                else:
+                    tell(event, progress)
             if ended:
                 break
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -83,6 +87,8 @@ def follow(order: Learn, *, as_json: bool = False) -> int:
                 say("leaving: a snapshot already begun is finished (Ctrl-C again: at once)")
             worker.interrupt()
     progress.clear()
+    if last is not None and not failed:
+        tell(last, progress)
     return INTERRUPTED if interrupts else _ended(worker, failed)
 
 

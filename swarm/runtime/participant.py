@@ -161,8 +161,10 @@ class Participant:
             if ended is not None:
                 self.handoff.end(ended)
                 return
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), self.poll_s)
+            # Not wait_for: before Python 3.12 it swallows a cancellation that comes together with the wake-up.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.poll_s):
+                    await self._wake.wait()
             self._wake.clear()
 
     async def poll(self) -> str | None:

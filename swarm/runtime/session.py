@@ -126,7 +126,12 @@ class Session:
         while not self._left.wait(0.05):
             if self._exchange.progress_bytes != moved:
                 moved, still_since_s = self._exchange.progress_bytes, time.monotonic()
-            elif time.monotonic() - still_since_s > self._stall_s:
+                continue
+            still_s = time.monotonic() - still_since_s
+            # Small calls that are answered, one after the other, are no stall, on a slow share either.
+            if still_s > self._stall_s and self._exchange.mailbox.outstanding_s() >= self._stall_s:
+                break
+            if still_s > 5 * self._stall_s:
                 break
 
     @property
