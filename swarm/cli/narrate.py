@@ -11,12 +11,7 @@ from collections.abc import Callable
 
 from swarm import launcher
 from swarm.cli.common import put, say
-from swarm.core.events import (
-    Failed,
-    Joined,
-    Stepped,
-    WorkerEvent,
-)
+from swarm.core.events import Ended, Failed, Joined, Stepped, WorkerEvent
 from swarm.core.jobs import Learn
 from swarm.core.sentences import number, plain, sentence
 
