@@ -322,6 +322,8 @@ class Participant:
         base_sha256, theta = self._theta[fragment]
         decision = watch.decide(round, base_sha256=base_sha256, stopping=self._stopping())
         if isinstance(decision, rounds.Wait):
+            if watch.hurries(self.me.learner):
+                self.handoff.ask_hurry(round)
             if (round, decision.reason) != self._said:
                 self._said = (round, decision.reason)
                 self.emit(Waiting(round=round, reason=decision.reason))

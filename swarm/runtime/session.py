@@ -233,7 +233,7 @@ class Session:
             )
 
     def _publish_if_due(self) -> None:
-        publication = self._inner.due(flush=self._handoff.flush)
+        publication = self._inner.due(flush=self._handoff.flush, hurried=self._handoff.hurried(self._inner.round))
         if publication is not None:
             self._handoff.publish(publication)
 

@@ -16,6 +16,7 @@ from swarm.core.rounds import (
     Wait,
     decide,
     grace_s,
+    hurry_at_s,
     my_claim,
     next_claim,
     objection,
@@ -152,6 +153,7 @@ def test_the_grace_follows_the_recent_waits_between_a_second_and_a_lease() -> No
     assert grace_s(spec, [2.0, 4.0, 3.0]) == 6.0
     assert grace_s(spec, [0.0, 0.1]) == 1.0
     assert grace_s(spec, [1e9]) == spec.lease_s
+    assert grace_s(spec, [2.0], [3.0]) == 12.0
     assert grace_s(DiLoCo(grace_s=0.0), [5.0]) == 0.0
     assert grace_s(DiLoCo(grace_s=99.0), []) == 99.0
 
@@ -241,3 +243,8 @@ def test_an_objection_names_the_first_fault() -> None:
 
 def test_a_snapshot_of_another_round_is_stale_whatever_its_fragment() -> None:
     assert found(msgspec.structs.replace(GOOD, round=3, fragment=1)) == "stale"
+
+
+def test_those_who_have_not_reported_hurry_at_half_the_grace() -> None:
+    assert hurry_at_s(Wait("grace for c", 105.0), grace_s=10.0) == 100.0
+    assert hurry_at_s(Wait("nobody has reported"), grace_s=10.0) is None
