@@ -46,13 +46,18 @@ def decide(view: RoundView, spec: DiLoCo, *, grace_s: float, now_s: float) -> De
         return Close("every live learner has reported")
     if not view.reported:
         return Wait("nobody has reported")
-    quorum = 1 if view.stopping else spec.quorum_size
-    if len(view.accepted) < quorum:
-        return Wait(f"{len(view.accepted)} of {quorum} for the quorum")
+    needed = quorum(spec, stopping=view.stopping)
+    if len(view.accepted) < needed:
+        return Wait(f"{len(view.accepted)} of {needed} for the quorum")
     until_s = (now_s if view.quorum_at_s is None else view.quorum_at_s) + grace_s
     if now_s >= until_s:
         return Close("the grace is over")
     return Wait(f"grace for {', '.join(sorted(silent))}", until_s)
+
+
+def quorum(spec: DiLoCo, *, stopping: bool) -> int:
+    """Snapshots that may close a round. The last one of a run that is stopped waits for no more than one."""
+    return 1 if stopping else spec.quorum_size
 
 
 def opened(*, spec: DiLoCo, live: frozenset[str], reported: frozenset[str]) -> bool:

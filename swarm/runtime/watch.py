@@ -96,7 +96,7 @@ class Watch:
             seen.first_at_s = now_s
         if accepted != seen.accepted:
             seen.accepted, seen.last_at_s = accepted, now_s
-        if len(accepted) >= self.spec.quorum_size and seen.quorum_at_s is None:
+        if len(accepted) >= rounds.quorum(self.spec, stopping=stopping) and seen.quorum_at_s is None:
             seen.quorum_at_s = now_s
         view = rounds.RoundView(
             round=round,

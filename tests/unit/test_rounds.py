@@ -17,6 +17,7 @@ from swarm.core.rounds import (
     decide,
     grace_s,
     hurry_at_s,
+    quorum,
     my_claim,
     next_claim,
     objection,
@@ -120,12 +121,12 @@ def test_what_every_decision_keeps(seen: RoundView, spec: DiLoCo, grace: float, 
         assert seen.accepted or seen.live or seen.stopping
         assert not waits_for_starters
         if silent:  # only the grace closes over somebody who is still at it
-            assert len(seen.accepted) >= spec.quorum_size
+            assert len(seen.accepted) >= quorum(spec, stopping=seen.stopping)
             assert seen.quorum_at_s is None or now_s >= seen.quorum_at_s + grace
     else:
         # Never for ever: not once every live learner has reported, and the grace has an end.
         assert silent or waits_for_starters or (not seen.stopping and not seen.accepted and not seen.live)
-        if silent and not waits_for_starters and len(seen.accepted) >= spec.quorum_size:
+        if silent and not waits_for_starters and len(seen.accepted) >= quorum(spec, stopping=seen.stopping):
             assert decision.until_s is not None
             later = msgspec.structs.replace(seen, quorum_at_s=decision.until_s - grace)
             assert isinstance(decide(later, spec, grace_s=grace, now_s=decision.until_s + 1e-6), Close)
