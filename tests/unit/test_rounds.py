@@ -17,11 +17,11 @@ from swarm.core.rounds import (
     decide,
     grace_s,
     hurry_at_s,
-    quorum,
     my_claim,
     next_claim,
     objection,
     opened,
+    quorum,
     weight,
 )
 from swarm.core.specs import DiLoCo
