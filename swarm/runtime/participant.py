@@ -152,7 +152,7 @@ class Participant:
                 if str(error) != trouble:
                     trouble, since_s = str(error), loop.time()
                     self.emit(Trouble(message=trouble))
-                elif loop.time() - since_s > (spec.keep_s if isinstance(error, PayloadMissing) else spec.lease_s):
+                elif loop.time() - since_s > (spec.keep_s if isinstance(error, PayloadMissing) else 3 * spec.lease_s):
                     raise
                 await asyncio.sleep(jittered(backoff_s))
                 backoff_s = min(backoff_s * 2, BACKOFF_S[1])
@@ -161,8 +161,12 @@ class Participant:
             if ended is not None:
                 self.handoff.end(ended)
                 return
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), self.poll_s)
+            # Not wait_for: before Python 3.12 it loses a cancellation that comes together with the wake.
+            timer = loop.call_later(self.poll_s, self._wake.set)
+            try:
+                await self._wake.wait()
+            finally:
+                timer.cancel()
             self._wake.clear()
 
     async def poll(self) -> str | None:

@@ -347,7 +347,7 @@ def test_a_copy_that_went_on_without_it_is_told_by_its_parent() -> None:
     virtually(main())
 
 
-def test_a_round_record_that_nobody_can_read_stops_the_run_by_name_within_a_lease() -> None:
+def test_a_round_record_that_nobody_can_read_stops_the_run_by_name() -> None:
     async def main() -> None:
         pair = await Pair.of(rounds=50)
         lives = [asyncio.create_task(x.live()) for x in (pair.a, pair.b)]
