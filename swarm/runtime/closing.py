@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from swarm.core.acceptance import late, sort_out
-from swarm.core.errors import HeaderError, MailboxMoved, PayloadCorrupt, PayloadMissing, SchemaMismatch
+from swarm.core.errors import HeaderError, MailboxCorrupt, MailboxMoved, PayloadCorrupt, PayloadMissing, SchemaMismatch
 from swarm.core.records import INIT, Claim, LearnerRecord, Participant, Rejected, RejectReason, RoundRecord, Snapshot
 from swarm.core.rounds import ClaimView, next_claim, weight
 from swarm.exchange import Exchange
@@ -147,7 +147,7 @@ class Closer:
             check(delta, specs, snapshot.dtype)
         except PayloadMissing:
             return "missing", None
-        except PayloadCorrupt:
+        except (PayloadCorrupt, MailboxCorrupt):
             return "corrupt", None
         except (HeaderError, SchemaMismatch):
             return "schema", None

@@ -152,7 +152,7 @@ class Participant:
                 if str(error) != trouble:
                     trouble, since_s = str(error), loop.time()
                     self.emit(Trouble(message=trouble))
-                elif loop.time() - since_s > (spec.keep_s if isinstance(error, PayloadMissing) else spec.lease_s):
+                elif loop.time() - since_s > (spec.keep_s if isinstance(error, PayloadMissing) else 3 * spec.lease_s):
                     raise
                 await asyncio.sleep(jittered(backoff_s))
                 backoff_s = min(backoff_s * 2, BACKOFF_S[1])
