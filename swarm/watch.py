@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from typing import Any
 
 import msgspec
 
 from swarm.core import state
-from swarm.core.errors import WAITED_OUT, FormatMismatch, MailboxError, MailboxMoved, RunNotFound, SwarmError, UsageError
+from swarm.core.errors import (
+    WAITED_OUT,
+    FormatMismatch,
+    MailboxCorrupt,
+    MailboxError,
+    MailboxMoved,
+    RunNotFound,
+    SwarmError,
+    UsageError,
+)
 from swarm.core.lease import BeatId, Lease
 from swarm.core.records import Beat, Snapshot
 from swarm.core.state import RunState
@@ -94,9 +104,10 @@ class RunWatch:
         for learner, (ident, _) in beats.items():
             view = known.get(learner)
             if view is None or view.record is None or view.record.incarnation < ident.incarnation:
-                record = await tape.learner(learner, ident.incarnation)
-                if record is not None:
-                    self._apply(state.LearnerRead(record))
+                # Who it is stays unknown then: nobody's bad record may hide the run.
+                with contextlib.suppress(MailboxCorrupt):
+                    if (record := await tape.learner(learner, ident.incarnation)) is not None:
+                        self._apply(state.LearnerRead(record))
         controls = await tape.controls(self.state.controls)
         for n, control in enumerate(controls[len(self.state.controls) :], len(self.state.controls) + 1):
             self._apply(state.ControlRead(n, control))
@@ -140,10 +151,10 @@ class RunWatch:
     async def _read_evals(self, tape: Tape) -> None:
         known = {e.round for e in self.state.evals}
         after = max(known, default=0) - EVALS_BACK
-        for round in await tape.evals_after(after):
-            if round not in known:
-                record = await tape.eval(round)
-                if record is not None:
+        new = [round for round in await tape.evals_after(after) if round not in known]
+        for round in new[:ROUNDS_A_POLL]:
+            with contextlib.suppress(MailboxCorrupt):
+                if (record := await tape.eval(round)) is not None:
                     self._apply(state.EvalRead(record))
 
 

@@ -7,13 +7,14 @@ SIGINT or SIGTERM, or the end of a piped standard input, asks it to leave cleanl
 from __future__ import annotations
 
 import asyncio
+import codecs
 import contextlib
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -220,7 +221,8 @@ def generate(order: Generate) -> int:
     trainable.adapter.apply(theta)
     out = sys.stdout.buffer
     try:
-        for piece in write(order.prompt.encode(), max_tokens=order.max_tokens, temperature=order.temperature, seed=order.seed):
+        pieces = write(order.prompt.encode(), max_tokens=order.max_tokens, temperature=order.temperature, seed=order.seed)
+        for piece in harmless(pieces) if out.isatty() else pieces:
             out.write(piece)
             out.flush()
         out.write(b"\n")
@@ -228,6 +230,15 @@ def generate(order: Generate) -> int:
     except BrokenPipeError:  # whoever reads has seen enough
         os._exit(0)
     return 0
+
+
+def harmless(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Text for a terminal: a model writes what its parameters say, which come from other machines."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    for piece in pieces:
+        text = decoder.decode(piece)
+        yield "".join(c if c.isprintable() or c in "\n\t" else "·" for c in text).encode()
+    yield decoder.decode(b"", final=True).encode()
 
 
 async def _newest(location: str, run: str) -> tuple[Manifest, dict[str, Any]]:
