@@ -208,21 +208,23 @@ class Tape:
         return sorted(named[1] for named in map(keys.parse_learner, found) if named is not None)
 
     async def learner(self, learner: str, incarnation: int) -> LearnerRecord | None:
-        """None if there is none. Raises MailboxCorrupt for one that cannot be used."""
         key = self.keys.learner(learner, incarnation)
         data = await self.mailbox.read(key)
-        record = None if data is None else _decoded(data, LearnerRecord, key)
-        if record is not None and (record.learner, record.incarnation) != (learner, incarnation):
-            raise MailboxCorrupt(f"{key}: is the record of incarnation {record.incarnation} of {record.learner}")
+        if data is None:
+            return None
+        record = _decoded(data, LearnerRecord, key)
+        if (record.learner, record.incarnation) != (learner, incarnation):  # it would be taken for somebody else's
+            raise MailboxCorrupt(f"{key}: is the record of {record.learner}, incarnation {record.incarnation}")
         return record
 
     async def eval(self, round: int) -> EvalRecord | None:
-        """None if there is none. Raises MailboxCorrupt for one that cannot be used."""
         key = self.keys.eval(round)
         data = await self.mailbox.read(key)
-        record = None if data is None else _decoded(data, EvalRecord, key)
-        if record is not None and record.round != round:
-            raise MailboxCorrupt(f"{key}: is the evaluation of round {record.round}")
+        if data is None:
+            return None
+        record = _decoded(data, EvalRecord, key)
+        if record.round != round:
+            raise MailboxCorrupt(f"{key}: is the record of round {record.round}")
         return record
 
     async def evals_after(self, round: int) -> list[int]:

@@ -104,9 +104,9 @@ class RunWatch:
         for learner, (ident, _) in beats.items():
             view = known.get(learner)
             if view is None or view.record is None or view.record.incarnation < ident.incarnation:
-                # Who it is stays unknown then: nobody's bad record may hide the run.
-                with contextlib.suppress(MailboxCorrupt):
-                    if (record := await tape.learner(learner, ident.incarnation)) is not None:
+                with contextlib.suppress(MailboxCorrupt):  # it is only shown: one bad record must not hide the run
+                    record = await tape.learner(learner, ident.incarnation)
+                    if record is not None:
                         self._apply(state.LearnerRead(record))
         controls = await tape.controls(self.state.controls)
         for n, control in enumerate(controls[len(self.state.controls) :], len(self.state.controls) + 1):
@@ -151,11 +151,12 @@ class RunWatch:
     async def _read_evals(self, tape: Tape) -> None:
         known = {e.round for e in self.state.evals}
         after = max(known, default=0) - EVALS_BACK
-        new = [round for round in await tape.evals_after(after) if round not in known]
-        for round in new[:ROUNDS_A_POLL]:
-            with contextlib.suppress(MailboxCorrupt):
-                if (record := await tape.eval(round)) is not None:
-                    self._apply(state.EvalRead(record))
+        for round in await tape.evals_after(after):
+            if round not in known:
+                with contextlib.suppress(MailboxCorrupt):
+                    record = await tape.eval(round)
+                    if record is not None:
+                        self._apply(state.EvalRead(record))
 
 
 class HomeWatch:

@@ -22,7 +22,7 @@ import msgspec
 import psutil
 
 from swarm import __version__
-from swarm.core.errors import SwarmError, UsageError
+from swarm.core.errors import INTERRUPTED, SwarmError, UsageError
 from swarm.core.events import Building, Created, Failed, WorkerEvent
 from swarm.core.fragments import by_bytes
 from swarm.core.jobs import CreateRun, Export, Generate, Learn, Order
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from swarm.mailbox.contract import Mailbox
     from swarm.tasks.contract import Trainable
 
-INTERRUPTED = 130
 _INTERRUPTED = Failed(error="KeyboardInterrupt", message="interrupted", exit_code=INTERRUPTED)
 
 

@@ -92,7 +92,7 @@ class Participant:
         await self._patience.through(self._pulse.beat)
         self.emit(
             Joined(
-                run=self.me_run,
+                run=self.exchange.manifest.run,
                 name=self.exchange.manifest.name,
                 learner=self.me.learner,
                 incarnation=self.me.incarnation,
@@ -113,10 +113,6 @@ class Participant:
                 before, newest = newest, await self.exchange.newest_round()
                 if newest == before:  # else rounds were committed meanwhile, and the payload was swept
                     raise
-
-    @property
-    def me_run(self) -> str:
-        return self.exchange.manifest.run
 
     async def leave(self) -> None:
         """Finish a snapshot that was begun, unless the run has ended; write what was evaluated; release the lease."""
