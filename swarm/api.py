@@ -42,7 +42,7 @@ from swarm.core.records import (
     Snapshot,
 )
 from swarm.core.specs import DiLoCo
-from swarm.core.state import LearnerView, RunPhase, RunState, participants, rejections, train_loss
+from swarm.core.state import LearnerView, RunState, participants, rejections, train_loss
 from swarm.host import settings
 from swarm.host.identity import machine_name
 from swarm.host.settings import mailbox_location
@@ -71,7 +71,6 @@ __all__ = [
     "Rejected",
     "RoundRecord",
     "RunNotFound",
-    "RunPhase",
     "RunState",
     "RunWatch",
     "Snapshot",

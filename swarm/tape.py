@@ -210,12 +210,22 @@ class Tape:
     async def learner(self, learner: str, incarnation: int) -> LearnerRecord | None:
         key = self.keys.learner(learner, incarnation)
         data = await self.mailbox.read(key)
-        return None if data is None else _decoded(data, LearnerRecord, key)
+        if data is None:
+            return None
+        record = _decoded(data, LearnerRecord, key)
+        if (record.learner, record.incarnation) != (learner, incarnation):  # it would be taken for somebody else's
+            raise MailboxCorrupt(f"{key}: is the record of {record.learner}, incarnation {record.incarnation}")
+        return record
 
     async def eval(self, round: int) -> EvalRecord | None:
         key = self.keys.eval(round)
         data = await self.mailbox.read(key)
-        return None if data is None else _decoded(data, EvalRecord, key)
+        if data is None:
+            return None
+        record = _decoded(data, EvalRecord, key)
+        if record.round != round:
+            raise MailboxCorrupt(f"{key}: is the record of round {record.round}")
+        return record
 
     async def evals_after(self, round: int) -> list[int]:
         """Rounds later than `round` that were evaluated, ascending."""
@@ -280,6 +290,8 @@ async def read_manifest(mailbox: Mailbox, run: str) -> Manifest:
     manifest = _decoded(data, Manifest, key)
     if manifest.format != FORMAT:
         raise FormatMismatch(theirs=manifest.format, ours=FORMAT, where=f"run {manifest.name}")
+    if manifest.run != run:  # else whatever is done to this run, its deletion included, would be done to that one
+        raise MailboxCorrupt(f"{key}: is the manifest of run {manifest.run}")
     fragments = len(by_bytes(manifest.tensors, manifest.algorithm.fragments)) if manifest.tensors else 0
     if not manifest.tensors or len(manifest.init) != fragments:
         raise MailboxCorrupt(f"{key}: {len(manifest.init)} initial payloads for {fragments} fragments")

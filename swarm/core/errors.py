@@ -34,6 +34,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+INTERRUPTED = 130  # exit code of what a person or a signal ended, as shells have it
+
 
 class SwarmError(Exception):
     """Base of all errors that swarm raises on purpose."""
