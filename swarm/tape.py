@@ -210,12 +210,22 @@ class Tape:
     async def learner(self, learner: str, incarnation: int) -> LearnerRecord | None:
         key = self.keys.learner(learner, incarnation)
         data = await self.mailbox.read(key)
-        return None if data is None else _decoded(data, LearnerRecord, key)
+        if data is None:
+            return None
+        record = _decoded(data, LearnerRecord, key)
+        if (record.learner, record.incarnation) != (learner, incarnation):  # it would be taken for somebody else's
+            raise MailboxCorrupt(f"{key}: is the record of {record.learner}, incarnation {record.incarnation}")
+        return record
 
     async def eval(self, round: int) -> EvalRecord | None:
         key = self.keys.eval(round)
         data = await self.mailbox.read(key)
-        return None if data is None else _decoded(data, EvalRecord, key)
+        if data is None:
+            return None
+        record = _decoded(data, EvalRecord, key)
+        if record.round != round:
+            raise MailboxCorrupt(f"{key}: is the record of round {record.round}")
+        return record
 
     async def evals_after(self, round: int) -> list[int]:
         """Rounds later than `round` that were evaluated, ascending."""

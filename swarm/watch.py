@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from typing import Any
 
 import msgspec
 
 from swarm.core import state
-from swarm.core.errors import WAITED_OUT, FormatMismatch, MailboxError, MailboxMoved, RunNotFound, SwarmError, UsageError
+from swarm.core.errors import (
+    WAITED_OUT,
+    FormatMismatch,
+    MailboxCorrupt,
+    MailboxError,
+    MailboxMoved,
+    RunNotFound,
+    SwarmError,
+    UsageError,
+)
 from swarm.core.lease import BeatId, Lease
 from swarm.core.records import Beat, Snapshot
 from swarm.core.state import RunState
@@ -94,9 +104,10 @@ class RunWatch:
         for learner, (ident, _) in beats.items():
             view = known.get(learner)
             if view is None or view.record is None or view.record.incarnation < ident.incarnation:
-                record = await tape.learner(learner, ident.incarnation)
-                if record is not None:
-                    self._apply(state.LearnerRead(record))
+                with contextlib.suppress(MailboxCorrupt):  # it is only shown: one bad record must not hide the run
+                    record = await tape.learner(learner, ident.incarnation)
+                    if record is not None:
+                        self._apply(state.LearnerRead(record))
         controls = await tape.controls(self.state.controls)
         for n, control in enumerate(controls[len(self.state.controls) :], len(self.state.controls) + 1):
             self._apply(state.ControlRead(n, control))
@@ -142,9 +153,10 @@ class RunWatch:
         after = max(known, default=0) - EVALS_BACK
         for round in await tape.evals_after(after):
             if round not in known:
-                record = await tape.eval(round)
-                if record is not None:
-                    self._apply(state.EvalRead(record))
+                with contextlib.suppress(MailboxCorrupt):
+                    record = await tape.eval(round)
+                    if record is not None:
+                        self._apply(state.EvalRead(record))
 
 
 class HomeWatch:

@@ -119,7 +119,7 @@ def _run(argv: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     except SwarmError as error:
-        print(f"swarm: {error}", file=sys.stderr)
+        print(f"swarm: {_words(error)}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
         raise
@@ -127,8 +127,15 @@ def _run(argv: list[str]) -> int:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
             print(f"swarm: the output cannot be written: {error.strerror}", file=sys.stderr)
             return 1
-        print(f"swarm: {type(error).__name__}: {error} ({_note_crash()})", file=sys.stderr)
+        print(f"swarm: {type(error).__name__}: {_words(error)} ({_note_crash()})", file=sys.stderr)
         return 1
+
+
+def _words(error: Exception) -> str:
+    """An error may quote what another machine wrote, and that may hold anything: printable lines of bounded length."""
+    from swarm.core.sentences import plain
+
+    return "\n".join(plain(line, 1000) for line in str(error).split("\n")[:100])
 
 
 def _note_crash() -> str:
