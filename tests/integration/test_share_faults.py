@@ -12,7 +12,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from swarm.core.errors import MailboxCorrupt, MailboxFull, MailboxMoved, MailboxReadOnly, MailboxUnavailable
+from swarm.core.errors import (
+    WAITED_OUT,
+    MailboxCorrupt,
+    MailboxError,
+    MailboxFull,
+    MailboxMoved,
+    MailboxReadOnly,
+    MailboxUnavailable,
+)
 from swarm.core.events import ShareBack, ShareLost, Trouble
 from swarm.core.records import Beat, Claim, RoundRecord, Snapshot, decode, encode
 from swarm.core.specs import DiLoCo
@@ -153,8 +161,8 @@ async def until(condition: Callable[[], bool]) -> None:
     raise AssertionError("it never came")
 
 
-@pytest.mark.parametrize("error", [MailboxUnavailable, MailboxFull, MailboxReadOnly])
-def test_an_outage_is_told_once_and_its_end_once(error: type[MailboxUnavailable]) -> None:
+@pytest.mark.parametrize("error", WAITED_OUT)
+def test_an_outage_is_told_once_and_its_end_once(error: type[MailboxError]) -> None:
     async def main() -> None:
         pair = await Pair.of(rounds=12)
         lives = [asyncio.create_task(x.live()) for x in (pair.a, pair.b)]
