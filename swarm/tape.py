@@ -35,6 +35,7 @@ from swarm.mailbox.contract import Mailbox
 
 R = TypeVar("R", bound=msgspec.Struct)
 BEATS_KEPT = 3
+BEATS_TRIED = 2 * BEATS_KEPT  # of the newest names, until one can be read
 
 
 def nonce() -> str:
@@ -150,29 +151,32 @@ class Tape:
 
     async def beats(self, known: Mapping[str, tuple[BeatId, Beat]]) -> dict[str, tuple[BeatId, Beat]]:
         """Each learner's newest beat; one that is in `known` is not read again."""
-        newest: dict[str, tuple[BeatId, str]] = {}
+        named: dict[str, list[tuple[BeatId, str]]] = {}
         for key in await self.mailbox.list(self.keys.beats):
-            named = keys.parse_beat(key)
-            if named is not None:
-                ident = BeatId(named[1], named[2])
-                if named[0] not in newest or ident > newest[named[0]][0]:
-                    newest[named[0]] = (ident, key)
+            parts = keys.parse_beat(key)
+            if parts is not None:
+                named.setdefault(parts[0], []).append((BeatId(parts[1], parts[2]), key))
         found: dict[str, tuple[BeatId, Beat]] = {}
-        for learner, (ident, key) in newest.items():
-            old = known.get(learner)
-            if old is not None and old[0] == ident:
-                found[learner] = old
-                continue
+        for learner, beats in named.items():
+            newest = await self._newest_beat(sorted(beats, reverse=True)[:BEATS_TRIED], known.get(learner))
+            if newest is not None:
+                found[learner] = newest
+        return found
+
+    async def _newest_beat(
+        self, beats: Sequence[tuple[BeatId, str]], known: tuple[BeatId, Beat] | None
+    ) -> tuple[BeatId, Beat] | None:
+        """The first of one learner's `beats` that can be read; `known` unless that one is newer."""
+        for ident, key in beats:
+            if known is not None and ident <= known[0]:
+                return known
             try:
                 data = await self.mailbox.read(key)
                 if data is not None:
-                    found[learner] = (ident, decode(data, Beat, where=key))
-                elif old is not None:
-                    found[learner] = old
-            except (RecordError, MailboxCorrupt):
-                if old is not None:
-                    found[learner] = old
-        return found
+                    return ident, decode(data, Beat, where=key)
+            except (RecordError, MailboxCorrupt):  # a bad one must not hide the good ones before it
+                continue
+        return known
 
     async def claims(self, round: int) -> dict[int, Claim]:
         """Claims on closing `round`, by number. One that cannot be used counts for nobody."""

@@ -60,6 +60,7 @@ class RunWatch:
         self._me: Identity | None = None
         self._polling: asyncio.Task[None] | None = None
         self._snapshots: dict[str, Snapshot | None] = {}  # of the open round, by key
+        self.behind = False  # whether rounds are committed that the last poll left for the next one
         self.state = RunState(run=run)
 
     async def poll(self) -> RunState:
@@ -140,13 +141,16 @@ class RunWatch:
         last = self.state.open_round - 1
         newest = await (tape.newest_round() if last < 0 else tape.rounds_after(last))
         first = last + 1 if self._history else max(last + 1, newest)
+        self.behind = first <= newest
         for round in range(first, min(newest, first + ROUNDS_A_POLL) + 1):
             record = await tape.round(round)
-            if record is None:
+            if record is None:  # listed, and not there to be read yet
+                self.behind = False
                 return
             if not self._history and self.state.rounds:
                 self.state = msgspec.structs.replace(self.state, rounds=())
             self._apply(state.RoundRead(record))
+        self.behind = self.state.open_round <= newest
 
     async def _read_evals(self, tape: Tape) -> None:
         known = {e.round for e in self.state.evals}

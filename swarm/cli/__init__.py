@@ -125,7 +125,9 @@ def _run(argv: list[str]) -> int:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
             print(f"swarm: the output cannot be written: {error.strerror}", file=sys.stderr)
             return 1
-        print(f"swarm: {type(error).__name__}: {_words(error)} ({_note_crash()})", file=sys.stderr)
+        from swarm.host.crash import note_crash
+
+        print(f"swarm: {type(error).__name__}: {_words(error)} ({note_crash()})", file=sys.stderr)
         return 1
 
 
@@ -134,17 +136,3 @@ def _words(error: Exception) -> str:
     from swarm.core.sentences import plain
 
     return "\n".join(plain(line, 1000) for line in str(error).split("\n")[:100])
-
-
-def _note_crash() -> str:
-    import traceback
-
-    from swarm.host.paths import state_dir
-
-    path = state_dir() / "crash.txt"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"swarm {__version__}\n{traceback.format_exc()}")
-    except OSError as error:
-        return f"no details: {path}: {error.strerror}"
-    return f"details: {path}"

@@ -94,3 +94,22 @@ def test_no_escape_sequence_of_a_marker_gets_to_the_terminal(
     assert run(list(argv)) != 0
     out, err = capsys.readouterr()
     assert not any(c in out + err for c in "\x1b\x07")
+
+
+def test_a_bad_beat_does_not_hide_the_good_ones_before_it(mailbox: str) -> None:
+    keys = RunKeys(RUN)
+    make_run(mailbox, "mlp-one", RUN)
+    beat(mailbox, RUN, "a", 0)
+
+    async def main() -> None:
+        follower = RunWatch(mailbox, RUN)
+        overwrite(mailbox, keys.beat("a", 9, 0), b"junk")
+        [first] = (await follower.poll()).learners
+        assert (first.live, first.incarnation) == (True, 1)
+        await asyncio.to_thread(beat, mailbox, RUN, "a", 1)
+        [second] = (await follower.poll()).learners
+        assert second.beat is not None
+        assert (second.beat.step, second.incarnation) == (1, 1)
+        assert (await follower.poll()).learners[0].beat is second.beat
+
+    asyncio.run(main())
