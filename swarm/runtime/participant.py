@@ -244,7 +244,7 @@ class Participant:
             return
         if newest - self.newest > len(self._records):  # asleep for long: straight to the newest
             await self._load(newest)
-            self.handoff.align(Aligned(newest=newest, fragments=dict(self._theta)))
+            self.handoff.align(Aligned(newest=newest, fragments=dict(self._theta)), ended=self._end_reason())
             return
         for round in range(self.newest + 1, newest + 1):
             record = await self.exchange.round(round)
@@ -276,7 +276,8 @@ class Participant:
                 closer=record.closer,
             )
         )
-        self.handoff.align(Aligned(newest=record.round, fragments={fragment: self._theta[fragment]}, evaluate=evaluate))
+        aligned = Aligned(newest=record.round, fragments={fragment: self._theta[fragment]}, evaluate=evaluate)
+        self.handoff.align(aligned, ended=self._end_reason())
 
     async def _evaluation_is_mine(self, round: int) -> bool:
         """Whether to evaluate after `round`: once per `eval_every` turns through all fragments, first come. One that is

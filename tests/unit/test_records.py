@@ -134,7 +134,7 @@ def round_records(draw: st.DrawFn) -> RoundRecord:
 
 
 RECORDS: dict[type[msgspec.Struct], st.SearchStrategy[Any]] = {
-    Marker: st.builds(Marker, id=texts),
+    Marker: st.builds(Marker, id=names),
     Manifest: manifests(),
     LearnerRecord: st.builds(
         LearnerRecord,
