@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from swarm import launcher
 from swarm.cli.common import put, say
-from swarm.core.events import (
-    Failed,
-    Joined,
-    Stepped,
-    WorkerEvent,
-)
+from swarm.core import errors
+from swarm.core.errors import INTERRUPTED
+from swarm.core.events import Ended, Failed, Joined, Stepped, WorkerEvent
 from swarm.core.jobs import Learn
 from swarm.core.sentences import number, plain, sentence
 
-INTERRUPTED = 130
 LOOK_S = 0.1
 JOINING_S = 60.0  # a lease may have to run out before a learner id is free
 
@@ -60,43 +57,70 @@ def follow(order: Learn, *, as_json: bool = False) -> int:
     """Run a worker in the foreground until it ends; its exit code. Ctrl-C lets it leave cleanly, a second one ends it."""
     worker = launcher.start(order, foreground=True)
     progress = Progress()
-    interrupts = 0
-    failed = False
-    while True:
-        try:
-            ended = worker.process.poll() is not None
-            for event in worker.events.read():
-                failed = failed or isinstance(event, Failed)
-                if as_json:
-                    put(event)
-                tell(event, progress)
-            if ended:
-                break
+    failed: Failed | None = None
+    last: Ended | None = None
+    ended = told = False
+    with _asked(worker) as asked:
+        while not ended:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 worker.process.wait(LOOK_S)
-        except KeyboardInterrupt:
-            interrupts += 1
-            progress.clear()
-            if interrupts > 2:
-                worker.process.kill()
-            elif interrupts == 1:
+            ended = worker.process.poll() is not None
+            if asked() and not (told or ended):
+                told = True
+                progress.clear()
                 say("leaving: a snapshot already begun is finished (Ctrl-C again: at once)")
+            for event in worker.events.read():
+                if as_json:
+                    put(event)
+                if isinstance(event, Ended):
+                    last = event  # said last: the worker goes on to write what it evaluated
+                    continue
+                if isinstance(event, Failed):
+                    failed = event
+                tell(event, progress)
+        progress.clear()
+        if last is not None and failed is None:
+            tell(last, progress)
+        return INTERRUPTED if asked() else _ended(worker, failed)
+
+
+@contextlib.contextmanager
+def _asked(worker: launcher.Worker) -> Iterator[Callable[[], int]]:
+    """Meanwhile, whatever would end this process asks the worker to leave; a third time, it is killed. Gives how often."""
+    times = 0
+
+    def ask(*_: object) -> None:
+        nonlocal times
+        times += 1
+        if times <= 2:
             worker.interrupt()
-    progress.clear()
-    return INTERRUPTED if interrupts else _ended(worker, failed)
+        else:
+            worker.process.kill()
+
+    every = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    heard = [which for which in every if signal.getsignal(which) == signal.default_int_handler]  # the others are ignored
+    for which in heard:
+        signal.signal(which, ask)
+    try:
+        yield lambda: times
+    finally:
+        for which in heard:
+            signal.signal(which, signal.default_int_handler)
 
 
 def detach(order: Learn, *, name: str, as_json: bool) -> int:
     """Start a worker in the background and see it join, or fail: its exit code. Ctrl-C before that ends it."""
     worker = launcher.start(order, foreground=False)
     progress = Progress()
-    joined = failed = ended = False
+    joined = ended = False
+    failed: Failed | None = None
     until_s = time.monotonic() + JOINING_S
     try:
         while not (joined or ended or time.monotonic() > until_s):
             ended = worker.process.poll() is not None
             for event in worker.events.read():
-                failed = failed or isinstance(event, Failed)
+                if isinstance(event, Failed):
+                    failed = event
                 joined = joined or isinstance(event, Joined)
                 tell(event, progress)
             if not ended:
@@ -116,14 +140,13 @@ def detach(order: Learn, *, name: str, as_json: bool) -> int:
     return 0
 
 
-def _ended(worker: launcher.Worker, failed: bool) -> int:
-    """Say why a worker ended, unless it `failed` with words of its own; the exit code for it."""
+def _ended(worker: launcher.Worker, failed: Failed | None) -> int:
+    """Say why a worker ended, unless its last words did; the exit code for it."""
     code: int = worker.process.returncode
-    log = worker.job / "log.txt"
-    if code != 0 and not failed:
+    if code != 0 and failed is None:
         say(f"swarm: the worker {launcher.ending(code)}: {plain(launcher.last_words(worker.job), 300)}")
-    if code != 0 and log.exists() and log.stat().st_size:
-        say(f"its log: {log}")
+    if code != 0 and not (failed is not None and hasattr(errors, failed.error)):  # nothing foreseen: the log says more
+        say(f"its log: {worker.job / 'log.txt'}")
     return 1 if code < 0 else code
 
 
