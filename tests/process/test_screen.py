@@ -19,9 +19,9 @@ from tui.feed import Feed
 from tui.screens.run import RunScreen
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
-SPEC = DiLoCo(sync_every=20, quorum_size=1, beat_s=0.2, lease_s=4.0)
+SPEC = DiLoCo(sync_every=50, quorum_size=2, start_learners=1, beat_s=0.2, lease_s=4.0)
 
 
 async def until(pilot: Pilot[Any], wanted: Callable[[], bool]) -> None:

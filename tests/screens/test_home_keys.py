@@ -233,3 +233,16 @@ async def test_hostile_names_stay_text(fixed: SimpleNamespace) -> None:
         assert names(app)[0].startswith("[red]otter[/] [@click")
         await pilot.press("S", "escape", "2", "q", "escape")
         assert isinstance(app.screen, HomeScreen)
+
+
+async def test_snapshots_that_come_while_the_app_closes_are_nothing(fixed: SimpleNamespace, busy: Any) -> None:
+    run = fixed.run_shown(fixed.run_state())
+    app = fixed.app_over(busy, run)
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("enter")
+        screen = app.screen
+        assert isinstance(screen, RunScreen)
+        await screen.remove_children()
+        app.run_shown = fixed.run_shown(fixed.run_state(closed=13))
+        screen.update()
+        assert screen.shown is app.run_shown

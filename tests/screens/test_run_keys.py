@@ -10,7 +10,7 @@ from tui.app import SwarmApp
 from tui.messages import LogLine
 from tui.screens.dialogs import Choice
 from tui.screens.run import RunScreen
-from tui.widgets.plot import LossPane
+from tui.widgets.plot import Curves, LossPane
 from tui.widgets.table import Cell, Row, Table
 from tui.widgets.toned import Lines, Words
 
@@ -265,3 +265,18 @@ async def test_a_light_theme_redraws_the_plot(fixed: SimpleNamespace) -> None:
         await pilot.pause()
         assert len(before) == len(plot_colors())
         assert not before & plot_colors()
+
+
+async def test_a_curve_that_changes_before_its_plot_is_there(fixed: SimpleNamespace) -> None:
+    app = over(fixed, fixed.run_shown(fixed.run_state(closed=0)))
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("enter")
+        pane = app.screen.query_one(LossPane)
+        for last in (3.0, 2.0, 1.0):
+            pane.show(Curves(train=((0, 4.0), (1, last))))
+        await pilot.pause()
+        assert "1.000" in drawn(app)[pane.region.y]
+        y_labels = [
+            line[pane.region.x + 1 : pane.region.x + 8].strip() for line in drawn(app)[pane.region.y : pane.region.bottom]
+        ]
+        assert "1.0" in y_labels

@@ -48,7 +48,7 @@ class HomeScreen(ListScreen):
         self.shown = self.app.home
 
     def watch_shown(self) -> None:
-        if self.is_mounted:
+        if self.ready:
             self._paint()
 
     def _paint(self) -> None:

@@ -12,6 +12,11 @@ from tui.widgets.toned import Toned
 class ListScreen(Screen[None]):
     PANES: tuple[str, ...] = ()  # selectors, in the order of their keys; the first one is the main table
 
+    @property
+    def ready(self) -> bool:
+        """Whether its widgets are there: snapshots come before they are mounted, and while the app closes."""
+        return self.is_mounted and self.is_attached and bool(self.children)
+
     def on_screen_resume(self) -> None:
         """Back in front: show what has come meanwhile."""
         self.update()

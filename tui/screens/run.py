@@ -61,16 +61,17 @@ class RunScreen(ListScreen):
             self.shown = newest
 
     def watch_shown(self) -> None:
-        if self.is_mounted:
+        if self.ready:
             self._paint()
 
     def watch_frozen(self) -> None:
-        if self.is_mounted:
+        if self.ready:
             self.update()
             self._paint()
 
     def on_resize(self) -> None:
-        self._headline()
+        if self.ready:
+            self._headline()
 
     def _paint(self) -> None:
         self._headline()

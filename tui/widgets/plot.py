@@ -38,6 +38,7 @@ class LossPane(Container, can_focus=True):
         super().__init__(id=id)
         self._curves = Curves()
         self._plot: PlotWidget | None = None
+        self._mounting = False
         self._drawn: tuple[Curves, int, str] | None = None
 
     def compose(self) -> ComposeResult:
@@ -90,22 +91,25 @@ class LossPane(Container, can_focus=True):
 
     def _draw_plot(self, width: int) -> None:
         wanted = (self._curves, width, self.app.theme)
-        if self._drawn == wanted:
-            return
-        self._drawn = wanted
-        plot = self._plot
-        if plot is None:
-            from textual_plot import PlotWidget
+        if self._plot is not None and self._drawn != wanted:
+            self._drawn = wanted
+            self._fill(self._plot)
+        elif self._plot is None and not self._mounting:
+            self._mounting = True
+            self.call_next(self._mount_plot)
 
-            plot = self._plot = PlotWidget(allow_pan_and_zoom=False)
-            plot.can_focus = False
-            plot.set_reactive(PlotWidget.margin_top, 0)  # plainly set, they look for children that are not there yet
-            plot.set_reactive(PlotWidget.margin_bottom, 1)
-            plot.set_reactive(PlotWidget.margin_left, 7)
-            self.mount(plot)
-            self.call_after_refresh(self._fill, plot)
-        else:
-            self._fill(plot)
+    async def _mount_plot(self) -> None:
+        """A plot can be filled only once its own children are there."""
+        from textual_plot import PlotWidget
+
+        plot = PlotWidget(allow_pan_and_zoom=False)
+        plot.can_focus = False
+        plot.set_reactive(PlotWidget.margin_top, 0)  # plainly set, they look for children that are not there yet
+        plot.set_reactive(PlotWidget.margin_bottom, 1)
+        plot.set_reactive(PlotWidget.margin_left, 7)
+        await self.mount(plot)
+        self._plot = plot
+        self._draw()
 
     def _fill(self, plot: PlotWidget) -> None:
         from textual_plot import HiResMode
