@@ -42,8 +42,9 @@ from swarm.core.records import (
     Snapshot,
 )
 from swarm.core.specs import DiLoCo
-from swarm.core.state import LearnerView, RunPhase, RunState, participants, rejections, train_loss
+from swarm.core.state import LearnerView, RunState, participants, rejections, train_loss
 from swarm.host import settings
+from swarm.host.crash import note_crash
 from swarm.host.identity import machine_name
 from swarm.host.settings import mailbox_location
 from swarm.launcher import Job, jobs
@@ -71,7 +72,6 @@ __all__ = [
     "Rejected",
     "RoundRecord",
     "RunNotFound",
-    "RunPhase",
     "RunState",
     "RunWatch",
     "Snapshot",
@@ -86,6 +86,7 @@ __all__ = [
     "log_tail",
     "mailbox_location",
     "new_run",
+    "note_crash",
     "participants",
     "rejections",
     "remove_run",
@@ -161,11 +162,16 @@ def _some(names: Iterable[str]) -> str:
 
 
 async def settled(watch: RunWatch, *, at_most_s: float | None = None) -> RunState:
-    """A run's state once it is certain whether anybody is live, or the best known after `at_most_s` (default: two beats)."""
+    """A run's state once it is certain whether anybody is live, or the best known after `at_most_s` (default: two beats);
+    with all its rounds, however long that takes."""
     started_s = now_s()
     while True:
         now = await watch.poll()
-        if now.manifest is None or now.phase_is_certain or now.lost:
+        if now.manifest is None or now.lost:
+            return now
+        if watch.behind:
+            continue
+        if now.phase_is_certain:
             return now
         algorithm = now.manifest.algorithm
         if now_s() - started_s > (2 * algorithm.beat_s + 1 if at_most_s is None else at_most_s):

@@ -6,23 +6,32 @@ A process killed between any two writes leaves at most a payload that no record 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
+import numpy as np
 
 from swarm.core import keys
 from swarm.core.errors import MailboxCorrupt, PayloadCorrupt, PayloadMissing
 from swarm.core.records import INIT, Manifest, PayloadRef, RoundRecord, Snapshot, encode
 from swarm.mailbox.contract import Buffer, Mailbox
 from swarm.tape import Tape, derived_nonce, nonce
-from swarm.tensors.payload import Packed, check, unpack, verify
+from swarm.tensors.payload import MAX_HEADER_BYTES, Packed, check, unpack, verify
 from swarm.tensors.schema import Schema
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Tensors = Mapping[str, NDArray[Any]]
+
+Offload: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Runs work that takes long with a big model somewhere else than on the event loop, where the beats would wait for it."""
+
+
+async def inline(work: Callable[[], Any]) -> Any:
+    """Do it here and now: where nobody waits for a beat, and for models so small that a thread costs more."""
+    return work()
 
 
 async def create_run(mailbox: Mailbox, manifest: Manifest, init: Sequence[Tensors]) -> Manifest:
@@ -42,8 +51,9 @@ async def create_run(mailbox: Mailbox, manifest: Manifest, init: Sequence[Tensor
 class Exchange(Tape):
     """One run's records and payloads."""
 
-    def __init__(self, mailbox: Mailbox, manifest: Manifest) -> None:
+    def __init__(self, mailbox: Mailbox, manifest: Manifest, *, offload: Offload = inline) -> None:
         super().__init__(mailbox, manifest)
+        self.offload = offload
         self.schema = Schema(manifest.tensors)
         self.sent_bytes = self.received_bytes = 0
         self.progress_bytes = 0  # grows while anything moves
@@ -66,19 +76,19 @@ class Exchange(Tape):
         return await self._payload(key, snapshot.payload)
 
     async def _payload(self, key: str, ref: PayloadRef) -> Tensors:
-        limit = 4 * self.schema.size + (1 << 20) + 512 * len(self.schema)  # no honest payload of this run is larger
+        limit = 8 + MAX_HEADER_BYTES + 4 * self.schema.size  # no honest payload of this run is larger
         if ref.size_bytes > limit:
             raise PayloadCorrupt(key, ref.sha256, "0" * 64)
-        buffer = bytearray(ref.size_bytes)
+        buffer = np.empty(ref.size_bytes, np.uint8).data  # a bytearray would be zeroed, here on the event loop
         size = await self.mailbox.read_into(key, buffer)
         if size is None:
             raise PayloadMissing(key)
         if size != len(buffer):
             raise PayloadCorrupt(key, ref.sha256, "0" * 64)
-        verify(key, buffer, ref.sha256)
+        tensors: Tensors = await self.offload(functools.partial(_verified, key, buffer, ref.sha256))
         self.received_bytes += size
         self.progress_bytes += size
-        return unpack(buffer)
+        return tensors
 
     async def publish(self, snapshot: Snapshot, delta: Tensors) -> Snapshot:
         """Payload, then record. Returns the snapshot with its payload's reference. Harmless to repeat."""
@@ -132,6 +142,11 @@ class _Counted:
         for chunk in self._packed:
             yield chunk
             self._exchange.progress_bytes += len(chunk)
+
+
+def _verified(key: str, buffer: memoryview, sha256: str) -> Tensors:
+    verify(key, buffer, sha256)
+    return unpack(buffer)
 
 
 def _named(packed: Packed, key_of: Callable[[str], str]) -> Callable[[], str]:

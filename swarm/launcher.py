@@ -18,13 +18,12 @@ from pathlib import Path
 
 import msgspec
 
-from swarm.core.errors import UsageError, WorkerFailed
+from swarm.core.errors import INTERRUPTED, UsageError, WorkerFailed
 from swarm.core.events import Ended, Failed, Joined, WorkerEvent
 from swarm.core.jobs import Learn, Order, Process
 from swarm.host.identity import PROCESS, boot_id, note_process, started
 from swarm.host.paths import jobs_dir, state_dir
 
-INTERRUPTED = 130
 JOBS_KEPT = 50  # ended jobs whose logs are kept
 _TOLD = re.compile(r"\d\d:\d\d:\d\d ")  # how a line begins that a worker told
 _EVENT = msgspec.json.Decoder(WorkerEvent)
@@ -122,7 +121,7 @@ def _started(job: Path, order: Order, *, foreground: bool, stdout: int | None) -
             python("swarm.worker", str(job)),
             stdin=subprocess.PIPE if foreground else subprocess.DEVNULL,
             stdout=log if stdout is None else stdout,
-            stderr=log if stdout is None else subprocess.STDOUT if stdout == subprocess.PIPE else log,
+            stderr=log,
             start_new_session=True,
             env=environment,
         )

@@ -35,6 +35,7 @@ from swarm.mailbox.contract import Mailbox
 
 R = TypeVar("R", bound=msgspec.Struct)
 BEATS_KEPT = 3
+BEATS_TRIED = 2 * BEATS_KEPT  # of the newest names, until one can be read
 
 
 def nonce() -> str:
@@ -150,29 +151,32 @@ class Tape:
 
     async def beats(self, known: Mapping[str, tuple[BeatId, Beat]]) -> dict[str, tuple[BeatId, Beat]]:
         """Each learner's newest beat; one that is in `known` is not read again."""
-        newest: dict[str, tuple[BeatId, str]] = {}
+        named: dict[str, list[tuple[BeatId, str]]] = {}
         for key in await self.mailbox.list(self.keys.beats):
-            named = keys.parse_beat(key)
-            if named is not None:
-                ident = BeatId(named[1], named[2])
-                if named[0] not in newest or ident > newest[named[0]][0]:
-                    newest[named[0]] = (ident, key)
+            parts = keys.parse_beat(key)
+            if parts is not None:
+                named.setdefault(parts[0], []).append((BeatId(parts[1], parts[2]), key))
         found: dict[str, tuple[BeatId, Beat]] = {}
-        for learner, (ident, key) in newest.items():
-            old = known.get(learner)
-            if old is not None and old[0] == ident:
-                found[learner] = old
-                continue
+        for learner, beats in named.items():
+            newest = await self._newest_beat(sorted(beats, reverse=True)[:BEATS_TRIED], known.get(learner))
+            if newest is not None:
+                found[learner] = newest
+        return found
+
+    async def _newest_beat(
+        self, beats: Sequence[tuple[BeatId, str]], known: tuple[BeatId, Beat] | None
+    ) -> tuple[BeatId, Beat] | None:
+        """The first of one learner's `beats` that can be read; `known` unless that one is newer."""
+        for ident, key in beats:
+            if known is not None and ident <= known[0]:
+                return known
             try:
                 data = await self.mailbox.read(key)
                 if data is not None:
-                    found[learner] = (ident, decode(data, Beat, where=key))
-                elif old is not None:
-                    found[learner] = old
-            except (RecordError, MailboxCorrupt):
-                if old is not None:
-                    found[learner] = old
-        return found
+                    return ident, decode(data, Beat, where=key)
+            except (RecordError, MailboxCorrupt):  # a bad one must not hide the good ones before it
+                continue
+        return known
 
     async def claims(self, round: int) -> dict[int, Claim]:
         """Claims on closing `round`, by number. One that cannot be used counts for nobody."""
@@ -210,12 +214,22 @@ class Tape:
     async def learner(self, learner: str, incarnation: int) -> LearnerRecord | None:
         key = self.keys.learner(learner, incarnation)
         data = await self.mailbox.read(key)
-        return None if data is None else _decoded(data, LearnerRecord, key)
+        if data is None:
+            return None
+        record = _decoded(data, LearnerRecord, key)
+        if (record.learner, record.incarnation) != (learner, incarnation):  # it would be taken for somebody else's
+            raise MailboxCorrupt(f"{key}: is the record of {record.learner}, incarnation {record.incarnation}")
+        return record
 
     async def eval(self, round: int) -> EvalRecord | None:
         key = self.keys.eval(round)
         data = await self.mailbox.read(key)
-        return None if data is None else _decoded(data, EvalRecord, key)
+        if data is None:
+            return None
+        record = _decoded(data, EvalRecord, key)
+        if record.round != round:
+            raise MailboxCorrupt(f"{key}: is the record of round {record.round}")
+        return record
 
     async def evals_after(self, round: int) -> list[int]:
         """Rounds later than `round` that were evaluated, ascending."""
@@ -280,6 +294,8 @@ async def read_manifest(mailbox: Mailbox, run: str) -> Manifest:
     manifest = _decoded(data, Manifest, key)
     if manifest.format != FORMAT:
         raise FormatMismatch(theirs=manifest.format, ours=FORMAT, where=f"run {manifest.name}")
+    if manifest.run != run:  # else whatever is done to this run, its deletion included, would be done to that one
+        raise MailboxCorrupt(f"{key}: is the manifest of run {manifest.run}")
     fragments = len(by_bytes(manifest.tensors, manifest.algorithm.fragments)) if manifest.tensors else 0
     if not manifest.tensors or len(manifest.init) != fragments:
         raise MailboxCorrupt(f"{key}: {len(manifest.init)} initial payloads for {fragments} fragments")

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from typing import Any
 
 import msgspec
 
 from swarm.core import state
-from swarm.core.errors import WAITED_OUT, FormatMismatch, MailboxError, MailboxMoved, RunNotFound, SwarmError, UsageError
+from swarm.core.errors import (
+    WAITED_OUT,
+    FormatMismatch,
+    MailboxCorrupt,
+    MailboxError,
+    MailboxMoved,
+    RunNotFound,
+    SwarmError,
+    UsageError,
+)
 from swarm.core.lease import BeatId, Lease
 from swarm.core.records import Beat, Snapshot
 from swarm.core.state import RunState
@@ -50,6 +60,7 @@ class RunWatch:
         self._me: Identity | None = None
         self._polling: asyncio.Task[None] | None = None
         self._snapshots: dict[str, Snapshot | None] = {}  # of the open round, by key
+        self.behind = False  # whether rounds are committed that the last poll left for the next one
         self.state = RunState(run=run)
 
     async def poll(self) -> RunState:
@@ -94,9 +105,10 @@ class RunWatch:
         for learner, (ident, _) in beats.items():
             view = known.get(learner)
             if view is None or view.record is None or view.record.incarnation < ident.incarnation:
-                record = await tape.learner(learner, ident.incarnation)
-                if record is not None:
-                    self._apply(state.LearnerRead(record))
+                with contextlib.suppress(MailboxCorrupt):  # it is only shown: one bad record must not hide the run
+                    record = await tape.learner(learner, ident.incarnation)
+                    if record is not None:
+                        self._apply(state.LearnerRead(record))
         controls = await tape.controls(self.state.controls)
         for n, control in enumerate(controls[len(self.state.controls) :], len(self.state.controls) + 1):
             self._apply(state.ControlRead(n, control))
@@ -129,22 +141,26 @@ class RunWatch:
         last = self.state.open_round - 1
         newest = await (tape.newest_round() if last < 0 else tape.rounds_after(last))
         first = last + 1 if self._history else max(last + 1, newest)
+        self.behind = first <= newest
         for round in range(first, min(newest, first + ROUNDS_A_POLL) + 1):
             record = await tape.round(round)
-            if record is None:
+            if record is None:  # listed, and not there to be read yet
+                self.behind = False
                 return
             if not self._history and self.state.rounds:
                 self.state = msgspec.structs.replace(self.state, rounds=())
             self._apply(state.RoundRead(record))
+        self.behind = self.state.open_round <= newest
 
     async def _read_evals(self, tape: Tape) -> None:
         known = {e.round for e in self.state.evals}
         after = max(known, default=0) - EVALS_BACK
         for round in await tape.evals_after(after):
             if round not in known:
-                record = await tape.eval(round)
-                if record is not None:
-                    self._apply(state.EvalRead(record))
+                with contextlib.suppress(MailboxCorrupt):
+                    record = await tape.eval(round)
+                    if record is not None:
+                        self._apply(state.EvalRead(record))
 
 
 class HomeWatch:

@@ -7,13 +7,14 @@ SIGINT or SIGTERM, or the end of a piped standard input, asks it to leave cleanl
 from __future__ import annotations
 
 import asyncio
+import codecs
 import contextlib
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ import msgspec
 import psutil
 
 from swarm import __version__
-from swarm.core.errors import SwarmError, UsageError
+from swarm.core.errors import INTERRUPTED, SwarmError, UsageError
 from swarm.core.events import Building, Created, Failed, WorkerEvent
 from swarm.core.fragments import by_bytes
 from swarm.core.jobs import CreateRun, Export, Generate, Learn, Order
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from swarm.mailbox.contract import Mailbox
     from swarm.tasks.contract import Trainable
 
-INTERRUPTED = 130
 _INTERRUPTED = Failed(error="KeyboardInterrupt", message="interrupted", exit_code=INTERRUPTED)
 
 
@@ -220,7 +220,8 @@ def generate(order: Generate) -> int:
     trainable.adapter.apply(theta)
     out = sys.stdout.buffer
     try:
-        for piece in write(order.prompt.encode(), max_tokens=order.max_tokens, temperature=order.temperature, seed=order.seed):
+        pieces = write(order.prompt.encode(), max_tokens=order.max_tokens, temperature=order.temperature, seed=order.seed)
+        for piece in harmless(pieces) if out.isatty() else pieces:
             out.write(piece)
             out.flush()
         out.write(b"\n")
@@ -228,6 +229,15 @@ def generate(order: Generate) -> int:
     except BrokenPipeError:  # whoever reads has seen enough
         os._exit(0)
     return 0
+
+
+def harmless(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Text for a terminal: a model writes what its parameters say, which come from other machines."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    for piece in pieces:
+        text = decoder.decode(piece)
+        yield "".join(c if c.isprintable() or c in "\n\t" else "·" for c in text).encode()
+    yield decoder.decode(b"", final=True).encode()
 
 
 async def _newest(location: str, run: str) -> tuple[Manifest, dict[str, Any]]:

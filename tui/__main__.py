@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from swarm import api
 from tui.app import SwarmApp
@@ -17,7 +18,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--ascii", action="store_true", help="draw with plain ASCII characters only")
     given = parser.parse_args(arguments)
     feed = Feed(api, tuple(given.mailbox) if given.mailbox else None)
-    SwarmApp(feed, ascii=given.ascii).run()
+    app = SwarmApp(feed, ascii=given.ascii)
+    app.run()
+    sys.exit(app.return_code)
 
 
 if __name__ == "__main__":

@@ -12,21 +12,23 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar, Protocol
 
+from rich.text import Text
 from textual import on
 from textual.app import App, SystemCommand
 from textual.filter import LineFilter
 from textual.message import Message
 from textual.screen import Screen
 
-from swarm.api import Job, RunState
+from swarm.api import Job, RunState, note_crash
 from tui import text
-from tui.asciify import Ascii
 from tui.commands import KEYS, Place, bindings, key_names
+from tui.filters import Ascii, Styled
 from tui.messages import RUNNING_JOB, CommandEnded, Facts, HomePolled, HomeShown, RunAt, RunPolled, RunShown
 from tui.screens.dialogs import CANCEL, Choice, Option, Page
 from tui.screens.home import HomeScreen
 from tui.screens.lists import ListScreen
 from tui.screens.pages import fact_lines, help_lines
+from tui.screens.palette import Palette
 from tui.screens.run import RunScreen
 from tui.transitions import Note
 
@@ -75,8 +77,20 @@ class SwarmApp(App[None]):
     def on_unmount(self) -> None:
         self.feed.close()
 
+    def action_command_palette(self) -> None:
+        if not isinstance(self.screen, Palette):
+            self.push_screen(Palette(id="--command-palette"))
+
+    def _fatal_error(self) -> None:
+        """One line in place of Textual's pages of a traceback with the values of all variables."""
+        error = sys.exc_info()[1]
+        words = f"swarm: {type(error).__name__}: {text.plain(str(error))} ({note_crash()})"
+        self._exit_renderables.append(Text(words))
+        self._close_messages_no_wait()
+
     def get_line_filters(self) -> list[LineFilter]:
-        return [*super().get_line_filters(), *([self.ascii] if self.ascii.enabled else [])]
+        filters = super().get_line_filters()
+        return [*([Styled()] if self.no_color else []), *filters, *([self.ascii] if self.ascii.enabled else [])]
 
     # What the feed tells
 

@@ -191,7 +191,9 @@ class Feed:
                     if state is not None:
                         fresh = self._numbered(run_notes(seen, state))
                         notes.extend(fresh)
-                        log.extend(LogLine(f"{n.at} {n.text}", _TONES[n.severity]) for n in fresh)
+                        # A worker of this machine tells its rounds itself.
+                        told = [n for n in fresh if n.toast or not shown.running]
+                        log.extend(LogLine(f"{n.at} {n.text}", _TONES[n.severity]) for n in told)
                         if seen is not None and state.open_round != shown.state.open_round:
                             shown = replace(shown, round_since_s=now_s)
                         seen = state

@@ -12,9 +12,7 @@ import sys
 import click
 
 from swarm import __version__
-from swarm.core.errors import SwarmError
-
-INTERRUPTED = 130
+from swarm.core.errors import INTERRUPTED, SwarmError
 
 # name → (module:attribute, one line of help). The order is that of a first day with swarm.
 COMMANDS = {
@@ -119,7 +117,7 @@ def _run(argv: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     except SwarmError as error:
-        print(f"swarm: {error}", file=sys.stderr)
+        print(f"swarm: {_words(error)}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
         raise
@@ -127,19 +125,14 @@ def _run(argv: list[str]) -> int:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
             print(f"swarm: the output cannot be written: {error.strerror}", file=sys.stderr)
             return 1
-        print(f"swarm: {type(error).__name__}: {error} ({_note_crash()})", file=sys.stderr)
+        from swarm.host.crash import note_crash
+
+        print(f"swarm: {type(error).__name__}: {_words(error)} ({note_crash()})", file=sys.stderr)
         return 1
 
 
-def _note_crash() -> str:
-    import traceback
+def _words(error: Exception) -> str:
+    """An error may quote what another machine wrote, and that may hold anything: printable lines of bounded length."""
+    from swarm.core.sentences import plain
 
-    from swarm.host.paths import state_dir
-
-    path = state_dir() / "crash.txt"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"swarm {__version__}\n{traceback.format_exc()}")
-    except OSError as error:
-        return f"no details: {path}: {error.strerror}"
-    return f"details: {path}"
+    return "\n".join(plain(line, 1000) for line in str(error).split("\n")[:100])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
@@ -70,7 +71,9 @@ def put(record: Any) -> None:
     """Data: one JSON object a line, to stdout. Infinities and NaN, which JSON has not, become null."""
     import msgspec
 
-    sys.stdout.write(msgspec.json.encode(record, enc_hook=str).decode() + "\n")
+    text = msgspec.json.encode(record, enc_hook=str).decode()
+    # JSON leaves C1 controls and the like as they are, which a terminal would obey; outside strings there are none.
+    sys.stdout.write("".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text) + "\n")
     sys.stdout.flush()
 
 

@@ -7,6 +7,7 @@ import click
 from swarm import api
 from swarm.cli.common import json_option, mailbox_option, put, remember, say, wait_for, where
 from swarm.core.errors import UsageError
+from swarm.core.sentences import plain
 from swarm.mailbox import init_mailbox
 
 
@@ -47,7 +48,10 @@ def doctor(mailbox: str | None, as_json: bool) -> int:
         if as_json:
             put({"check": name, "ok": ok, "detail": detail, "remedy": remedy})
         else:
-            print(f"{'ok   ' if ok else 'FAULT'}  {name}: {detail}" + (f"\n       → {remedy}" if remedy and not ok else ""))
+            print(
+                f"{'ok   ' if ok else 'FAULT'}  {name}: {plain(detail, 1000)}"
+                + (f"\n       → {remedy}" if remedy and not ok else "")
+            )
     return 1 if faults else 0
 
 

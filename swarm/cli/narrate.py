@@ -13,17 +13,11 @@ from collections.abc import Callable, Iterator
 from swarm import launcher
 from swarm.cli.common import put, say
 from swarm.core import errors
-from swarm.core.events import (
-    Ended,
-    Failed,
-    Joined,
-    Stepped,
-    WorkerEvent,
-)
+from swarm.core.errors import INTERRUPTED
+from swarm.core.events import Ended, Failed, Joined, Stepped, WorkerEvent
 from swarm.core.jobs import Learn
 from swarm.core.sentences import number, plain, sentence
 
-INTERRUPTED = 130
 LOOK_S = 0.1
 JOINING_S = 60.0  # a lease may have to run out before a learner id is free
 

@@ -19,8 +19,9 @@ def tui(mailboxes: tuple[str, ...], plain: bool) -> None:
     arguments = [argument for place in mailboxes for argument in ("--mailbox", place)]
     if plain:
         arguments.append("--ascii")
-    # What Textual reads from and writes to.
-    if sys.__stdin__ is None or sys.__stderr__ is None or not (sys.__stdin__.isatty() and sys.__stderr__.isatty()):
+    # What Textual reads from and writes to. A dumb terminal shows its control sequences as they are.
+    streams = (sys.__stdin__, sys.__stderr__)
+    if os.environ.get("TERM") == "dumb" or not all(stream is not None and stream.isatty() for stream in streams):
         raise UsageError("the screen needs a terminal; without one: `swarm runs`, `swarm status RUN --watch`")
     sys.stdout.flush()
     command = python("tui", *arguments)

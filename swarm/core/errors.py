@@ -16,7 +16,8 @@ SwarmError
 │   ├── MailboxUnavailable      transient: retry for as long as it lasts
 │   ├── MailboxFull             no space left, or over quota
 │   ├── MailboxReadOnly         mounted or exported read-only
-│   ├── MailboxMoved            no mailbox there, or another one than before
+│   ├── MailboxMoved            another mailbox than before: stop
+│   │   └── MailboxAway         no mailbox there now: mounted again, it may be back
 │   └── MailboxCorrupt          an object that is not what its key promises
 ├── RecordError                 a record that cannot be decoded; also a ValueError
 ├── PayloadError                a payload that must not be used
@@ -33,6 +34,8 @@ SwarmError
 from __future__ import annotations
 
 from collections.abc import Iterable
+
+INTERRUPTED = 130  # exit code of what a person or a signal ended, as shells have it
 
 
 class SwarmError(Exception):
@@ -114,12 +117,16 @@ class MailboxReadOnly(MailboxError):
     pass
 
 
-WAITED_OUT = (MailboxUnavailable, MailboxFull, MailboxReadOnly)
-"""What time or a person can mend while the work waits; the work is repeated then, and nothing is lost."""
-
-
 class MailboxMoved(MailboxError):
     pass
+
+
+class MailboxAway(MailboxMoved):
+    pass
+
+
+WAITED_OUT = (MailboxUnavailable, MailboxFull, MailboxReadOnly, MailboxAway)
+"""What time or a person can mend while the work waits; the work is repeated then, and nothing is lost."""
 
 
 class MailboxCorrupt(MailboxError):

@@ -90,6 +90,9 @@ class Marker(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     format: int = FORMAT
 
+    def __post_init__(self) -> None:
+        _check_name("id", self.id)
+
 
 class DataRef(msgspec.Struct, frozen=True, kw_only=True):
     """Data that a run trains on, by name and content."""

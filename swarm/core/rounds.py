@@ -46,13 +46,18 @@ def decide(view: RoundView, spec: DiLoCo, *, grace_s: float, now_s: float) -> De
         return Close("every live learner has reported")
     if not view.reported:
         return Wait("nobody has reported")
-    quorum = 1 if view.stopping else spec.quorum_size
-    if len(view.accepted) < quorum:
-        return Wait(f"{len(view.accepted)} of {quorum} for the quorum")
+    needed = quorum(spec, stopping=view.stopping)
+    if len(view.accepted) < needed:
+        return Wait(f"{len(view.accepted)} of {needed} for the quorum")
     until_s = (now_s if view.quorum_at_s is None else view.quorum_at_s) + grace_s
     if now_s >= until_s:
         return Close("the grace is over")
     return Wait(f"grace for {', '.join(sorted(silent))}", until_s)
+
+
+def quorum(spec: DiLoCo, *, stopping: bool) -> int:
+    """Snapshots that may close a round. The last one of a run that is stopped waits for no more than one."""
+    return 1 if stopping else spec.quorum_size
 
 
 def opened(*, spec: DiLoCo, live: frozenset[str], reported: frozenset[str]) -> bool:
@@ -60,14 +65,22 @@ def opened(*, spec: DiLoCo, live: frozenset[str], reported: frozenset[str]) -> b
     return len(live) >= spec.starters or len(reported) >= spec.starters
 
 
-def grace_s(spec: DiLoCo, recent_quorum_waits_s: Sequence[float]) -> float:
-    """The grace: as configured, else half as much again as the longest recent wait for the last one, within
+def grace_s(spec: DiLoCo, recent_quorum_waits_s: Sequence[float], recent_closes_s: Sequence[float] = ()) -> float:
+    """The grace: as configured, else half as much again as the longest recent wait for the last one, and four times as
+    long as closing took (half a grace must do to write a delta, and closing reads and writes several), within
     [1 s, lease]; a lease while there is no history."""
     if spec.grace_s is not None:
         return spec.grace_s
     if not recent_quorum_waits_s:
         return spec.lease_s
-    return min(max(1.0, 1.5 * max(recent_quorum_waits_s)), spec.lease_s)
+    waits_s, closes_s = max(recent_quorum_waits_s), max(recent_closes_s, default=0.0)
+    return min(max(1.0, 1.5 * waits_s, 4.0 * closes_s), spec.lease_s)
+
+
+def hurry_at_s(wait: Wait, *, grace_s: float) -> float | None:
+    """When a learner that has not reported should, with the steps that it has: at half the grace, so that a slow machine
+    takes part in every round with what it did, instead of losing it. None: not as long as this is what is waited for."""
+    return None if wait.until_s is None else wait.until_s - grace_s / 2
 
 
 class ClaimView(msgspec.Struct, frozen=True):

@@ -48,8 +48,10 @@ class DiLoCo(msgspec.Struct, frozen=True, tag="diloco", tag_field="method"):
         Literal["F32", "F16", "BF16"] | None,
         Meta(description="precision of published deltas; by default each parameter's own"),
     ] = None
-    beat_s: Annotated[float, Meta(gt=0, description="seconds between two signs of life")] = 5.0
-    lease_s: Annotated[float, Meta(gt=0, description="seconds without one after which a learner counts as gone")] = 30.0
+    beat_s: Annotated[float, Meta(ge=0.01, le=60, description="seconds between two signs of life")] = 5.0
+    lease_s: Annotated[float, Meta(gt=0, le=3600, description="seconds without one after which a learner counts as gone")] = (
+        30.0
+    )
     keep_s: Annotated[float, Meta(gt=0, description="seconds after which an unused payload may be deleted")] = 600.0
 
     def __post_init__(self) -> None:

@@ -5,6 +5,7 @@ Everything here is a value; time comes with the events, and is this observer's m
 
 from __future__ import annotations
 
+import bisect
 import math
 from typing import Literal, TypeAlias, assert_never
 
@@ -169,8 +170,9 @@ def apply(state: RunState, event: Event) -> RunState:
             waiting = tuple(s for s in state.reported if s.round > record.round)
             return _with(state, rounds=(*state.rounds, record), reported=waiting)
         case EvalRead(record):
-            others = [e for e in state.evals if e.round != record.round]
-            return _with(state, evals=tuple(sorted([*others, record], key=lambda e: e.round)))
+            at = bisect.bisect_left(state.evals, record.round, key=lambda e: e.round)
+            after = at + (at < len(state.evals) and state.evals[at].round == record.round)
+            return _with(state, evals=(*state.evals[:at], record, *state.evals[after:]))
         case LearnerRead(record):
             old = _learner(state, record.learner)
             if old.record and old.record.incarnation > record.incarnation:
@@ -218,17 +220,17 @@ def _polled(state: RunState, now_s: float, beats: dict[str, tuple[BeatId, Beat]]
     fold = before.observe(now_s, {k: ident for k, (ident, _) in beats.items()}, released)
     elapsed_s = 0.0 if before.polled_at_s is None else now_s - before.polled_at_s
     watched_s = state.watched_s + elapsed_s if 0.0 <= elapsed_s <= before.gap_s else 0.0
-    state = _with(state, leases=fold, polled_at_s=now_s, lost=None, lost_at_s=None, watched_s=watched_s)
     live = fold.live()
+    views = {view.learner: view for view in state.learners}
     for learner, lease in fold.by_learner.items():
-        view = _learner(state, learner)
+        view = views.get(learner, LearnerView(learner=learner))
         ident, beat = beats.get(learner, (None, None))
         fresh = ident == lease.newest and beat is not None and (beat is not view.beat)
         rates = view.rates
         old = before.by_learner.get(learner)
         if fresh and beat is not None and (old is None or old.newest != lease.newest):
             rates = (*rates, beat.tokens_per_s)[-HISTORY:]
-        view = _changed(
+        views[learner] = _changed(
             view,
             beat=beat if fresh else view.beat,
             beat_age_s=lease.unchanged_s,
@@ -236,8 +238,8 @@ def _polled(state: RunState, now_s: float, beats: dict[str, tuple[BeatId, Beat]]
             incarnation=max(view.incarnation, lease.newest.incarnation),
             rates=rates,
         )
-        state = _put(state, view)
-    return state
+    learners = tuple(views[learner] for learner in sorted(views))
+    return _with(state, leases=fold, polled_at_s=now_s, lost=None, lost_at_s=None, watched_s=watched_s, learners=learners)
 
 
 def _learner(state: RunState, learner: str) -> LearnerView:

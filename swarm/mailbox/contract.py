@@ -1,8 +1,8 @@
 """What every mailbox promises. tests/contract/ holds the suite that each implementation passes.
 
-Errors that any call may raise: MailboxUnavailable, MailboxFull, MailboxReadOnly, MailboxMoved, MailboxCorrupt
-(core/errors.py), and InvalidKey before anything is touched. No foreign error gets out. A call that raised, or whose await
-was cancelled, may have had its effect or may not; repeating it is harmless.
+Errors that any call may raise: MailboxUnavailable, MailboxFull, MailboxReadOnly, MailboxAway, MailboxMoved,
+MailboxCorrupt (core/errors.py), and InvalidKey before anything is touched. No foreign error gets out. A call that raised, or
+whose await was cancelled, may have had its effect or may not; repeating it is harmless.
 
 Objects stand below `runs/`; the marker `mailbox/record.json`, which makes a store a mailbox, stands there before anything
 else and can be read like any object, but neither written nor deleted.
@@ -34,8 +34,8 @@ class Mailbox(Protocol):
     async def open(self) -> str:
         """The mailbox's id (uuid, 32 hex digits).
 
-        Raises MailboxMoved if there is no mailbox or another one than at the last `open`, FormatMismatch if its version is
-        not ours.
+        Raises MailboxAway if there is no mailbox, MailboxMoved if another one than at the last `open`, FormatMismatch if its
+        version is not ours.
         """
         ...
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from swarm.core.errors import FormatMismatch, MailboxCorrupt, MailboxMoved, RecordError
+from swarm.core.errors import FormatMismatch, MailboxAway, MailboxCorrupt, MailboxMoved, RecordError
 from swarm.core.keys import MARKER, is_key
 from swarm.core.records import FORMAT, Marker, decode
 from swarm.mailbox import disk
@@ -112,7 +112,7 @@ class FolderReader:
             except OSError as error:
                 if error.errno not in ABSENT:
                     raise
-                raise MailboxMoved(f"{self.root}: the mailbox is gone: is the share mounted?") from error
+                raise MailboxAway(f"{self.root}: the mailbox is gone: is the share mounted?") from error
             if (found.st_dev, found.st_ino, found.st_mtime_ns) != self._marker:
                 self._read_marker()
 
@@ -138,7 +138,7 @@ class FolderReader:
         self._names.forget("mailbox")
         fd = self._open(MARKER)
         if fd is None:
-            raise MailboxMoved(f"{self.root}: no mailbox there: is the share mounted?")
+            raise MailboxAway(f"{self.root}: no mailbox there: is the share mounted?")
         try:
             found = os.fstat(fd)
             data = disk.read_all(fd, found.st_size)
@@ -211,7 +211,7 @@ class FolderReader:
                 if error.errno not in ABSENT:
                     raise
                 if folder == RUNS:
-                    raise MailboxMoved(f"{self.root}: no folder {RUNS}/ there: is the share mounted?") from error
+                    raise MailboxAway(f"{self.root}: no folder {RUNS}/ there: is the share mounted?") from error
             else:
                 self._names.listed(folder, names)
                 return names

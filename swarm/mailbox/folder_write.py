@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from uuid import uuid4
 
-from swarm.core.errors import MailboxCorrupt, MailboxMoved, MailboxReadOnly
+from swarm.core.errors import MailboxAway, MailboxCorrupt, MailboxReadOnly
 from swarm.core.keys import RECORD, is_key
 from swarm.mailbox import disk
 from swarm.mailbox.contract import KeyOf, Source, check_put_key
@@ -140,7 +140,7 @@ class FolderFiles(FolderReader):
             yield
         except OSError as error:
             if error.errno in ABSENT:
-                raise MailboxMoved(f"{self.root}: no folder {TMP}/ there: is the share mounted?") from error
+                raise MailboxAway(f"{self.root}: no folder {TMP}/ there: is the share mounted?") from error
             if error.errno in (errno.EACCES, errno.EPERM):
                 raise MailboxReadOnly(f"{self.root}: this user may not write there") from error
             raise
@@ -259,7 +259,7 @@ class FolderFiles(FolderReader):
             if error.errno not in ABSENT:
                 raise
             if not os.path.isdir(self.path(TRASH)):
-                raise MailboxMoved(f"{self.root}: no folder {TRASH}/ there: is the share mounted?") from error
+                raise MailboxAway(f"{self.root}: no folder {TRASH}/ there: is the share mounted?") from error
             return False
         self._names.forget(folder)
         self.remove(trashed)

@@ -4,29 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from swarm.core.acceptance import late, sort_out
-from swarm.core.errors import HeaderError, MailboxMoved, PayloadCorrupt, PayloadMissing, SchemaMismatch
+from swarm.core.errors import HeaderError, MailboxCorrupt, MailboxMoved, PayloadCorrupt, PayloadMissing, SchemaMismatch
 from swarm.core.records import INIT, Claim, LearnerRecord, Participant, Rejected, RejectReason, RoundRecord, Snapshot
-from swarm.core.rounds import ClaimView, next_claim, weight
+from swarm.core.rounds import ClaimView, my_claim, next_claim, weight
 from swarm.exchange import Exchange
 from swarm.runtime.handoff import Tensors
 from swarm.tensors.merge import all_finite
 from swarm.tensors.outer import merge_and_step
 from swarm.tensors.payload import check
-
-T = TypeVar("T")
-Offload = Callable[[Callable[[], T]], Awaitable[T]]
-
-
-async def inline(work: Callable[[], Any]) -> Any:
-    """Do it here and now: for tests, and for models so small that a thread costs more."""
-    return work()
 
 
 @dataclass(frozen=True)
@@ -38,8 +30,8 @@ class Closed:
 class Closer:
     """Closes rounds of one run on behalf of one incarnation."""
 
-    def __init__(self, exchange: Exchange, me: LearnerRecord, *, offload: Offload[Any] = inline) -> None:
-        self.exchange, self.me, self.offload = exchange, me, offload
+    def __init__(self, exchange: Exchange, me: LearnerRecord) -> None:
+        self.exchange, self.me = exchange, me
 
     async def claim(self, round: int, works: Callable[[int, Claim], bool]) -> bool:
         """Whether closing `round` is up to me: the newest claim is mine, or its holder is gone or stuck and I outbid it.
@@ -48,9 +40,8 @@ class Closer:
         views = [
             ClaimView(n=n, learner=c.learner, incarnation=c.incarnation, holder_live=works(n, c)) for n, c in claims.items()
         ]
-        newest = max(views, key=lambda view: view.n, default=None)
         me = self.me
-        if newest is not None and (newest.learner, newest.incarnation) == (me.learner, me.incarnation):
+        if my_claim(views, learner=me.learner, incarnation=me.incarnation):
             return True
         n = next_claim(views, learner=me.learner, incarnation=me.incarnation)
         if n is None:
@@ -105,11 +96,11 @@ class Closer:
         new_theta: dict[str, Any] | None = None
         while counted and new_theta is None:
             weights = [weight(tokens=s.tokens, steps=s.steps) for s in counted]
-            stepped = await self.offload(
+            stepped = await exchange.offload(
                 functools.partial(self._step, exchange.plan[fragment], theta, momentum, list(deltas), weights)
             )
             if stepped is None:  # finite deltas, whose sum with Θ or m is not: without the largest it may be
-                largest = await self.offload(functools.partial(_largest, list(deltas)))
+                largest = await exchange.offload(functools.partial(_largest, list(deltas)))
                 snapshot = counted.pop(largest)
                 del deltas[largest]
                 rejected.append(Rejected(learner=snapshot.learner, unit=snapshot.unit, reason="norm", round=round))
@@ -147,11 +138,11 @@ class Closer:
             check(delta, specs, snapshot.dtype)
         except PayloadMissing:
             return "missing", None
-        except PayloadCorrupt:
+        except (PayloadCorrupt, MailboxCorrupt):
             return "corrupt", None
         except (HeaderError, SchemaMismatch):
             return "schema", None
-        if not await self.offload(lambda: all(all_finite(array) for array in delta.values())):
+        if not await exchange.offload(lambda: all(all_finite(array) for array in delta.values())):
             return "nonfinite", None
         return None, delta
 
@@ -173,6 +164,7 @@ class Closer:
             if not (all_finite(t) and all_finite(m)):
                 return None
             new_theta[name], new_momentum[name] = t, m
+            self.exchange.progress_bytes += t.nbytes  # else a long merge would look stuck, and be overtaken
         return new_theta, new_momentum
 
 

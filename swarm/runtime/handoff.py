@@ -60,6 +60,7 @@ class Handoff:
     _inbox: deque[Aligned] = field(default_factory=deque)
     _evals: deque[EvalRecord] = field(default_factory=deque)
     _flush: bool = False
+    _hurry: int = -1  # the round that is to be reported to with what there is
     _ended: str | None = None
     _error: BaseException | None = None
 
@@ -100,6 +101,10 @@ class Handoff:
         """Whether to report at once, without waiting for the round's last step."""
         return self._flush
 
+    def hurried(self, round: int) -> bool:
+        """Whether `round` is about to close without this learner, unless it reports what it has."""
+        return self._hurry == round
+
     # Communication thread
 
     def outgoing(self) -> Publication | None:
@@ -137,6 +142,10 @@ class Handoff:
     def untake_evaluated(self, record: EvalRecord) -> None:
         with self._changed:
             self._evals.appendleft(record)
+
+    def ask_hurry(self, round: int) -> None:
+        with self._changed:
+            self._hurry = round
 
     def ask_flush(self) -> None:
         with self._changed:

@@ -64,12 +64,13 @@ class InnerLoop:
                 progress.loss_sum += loss * tokens
                 progress.loss_tokens += tokens
 
-    def due(self, *, flush: bool) -> Publication | None:
+    def due(self, *, flush: bool, hurried: bool = False) -> Publication | None:
         """What to publish now, if anything. After that the next round is worked on, and this one is pending."""
-        if self.pending is not None or not (flush or self.step >= self.steps_before):
-            return None
         fragment = self.schedule.fragment(self.round)
         progress = self._fragments[fragment]
+        early = flush or (hurried and progress.steps > 0)
+        if self.pending is not None or not (early or self.step >= self.steps_before):
+            return None
         theta = self.adapter.snapshot()
         deltas = {}
         for name in self.plan[fragment]:

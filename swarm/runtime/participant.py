@@ -18,7 +18,7 @@ from swarm.core.events import Joined, Published, RoundClosed, Trouble, Waiting, 
 from swarm.core.records import INIT, Beat, Claim, Control, LearnerRecord, PayloadRef, RoundRecord, Snapshot
 from swarm.core.state import train_loss
 from swarm.exchange import Exchange
-from swarm.runtime.closing import Closer, Offload, inline
+from swarm.runtime.closing import Closer
 from swarm.runtime.handoff import Aligned, Handoff, Publication, Tensors
 from swarm.runtime.membership import Pulse, take
 from swarm.runtime.patience import BACKOFF_S, Patience, jittered
@@ -40,13 +40,12 @@ class Participant:
         alive: Callable[[LearnerRecord], bool],
         may_rename: bool = False,
         emit: Callable[[WorkerEvent], None] = lambda event: None,
-        offload: Offload[Any] = inline,
         rss_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
         """`me`: the learner id wanted; its incarnation is found on joining. `gone`, `alive`: whether another holder's process
         provably ended, or provably runs."""
         self.exchange, self.me, self.handoff, self.schema = exchange, me, handoff, schema
-        self.emit, self.offload, self._rss_bytes = emit, offload, rss_bytes
+        self.emit, self._rss_bytes = emit, rss_bytes
         self._gone, self._alive, self._may_rename = gone, alive, may_rename
         spec = exchange.manifest.algorithm
         self.poll_s = min(max(spec.beat_s / 10, 0.05), 1.0)
@@ -93,7 +92,7 @@ class Participant:
         await self._patience.through(self._pulse.beat)
         self.emit(
             Joined(
-                run=self.me_run,
+                run=self.exchange.manifest.run,
                 name=self.exchange.manifest.name,
                 learner=self.me.learner,
                 incarnation=self.me.incarnation,
@@ -114,10 +113,6 @@ class Participant:
                 before, newest = newest, await self.exchange.newest_round()
                 if newest == before:  # else rounds were committed meanwhile, and the payload was swept
                     raise
-
-    @property
-    def me_run(self) -> str:
-        return self.exchange.manifest.run
 
     async def leave(self) -> None:
         """Finish a snapshot that was begun, unless the run has ended; write what was evaluated; release the lease."""
@@ -152,7 +147,7 @@ class Participant:
                 if str(error) != trouble:
                     trouble, since_s = str(error), loop.time()
                     self.emit(Trouble(message=trouble))
-                elif loop.time() - since_s > (spec.keep_s if isinstance(error, PayloadMissing) else spec.lease_s):
+                elif loop.time() - since_s > (spec.keep_s if isinstance(error, PayloadMissing) else 3 * spec.lease_s):
                     raise
                 await asyncio.sleep(jittered(backoff_s))
                 backoff_s = min(backoff_s * 2, BACKOFF_S[1])
@@ -322,13 +317,15 @@ class Participant:
         base_sha256, theta = self._theta[fragment]
         decision = watch.decide(round, base_sha256=base_sha256, stopping=self._stopping())
         if isinstance(decision, rounds.Wait):
+            if watch.hurries(self.me.learner):
+                self.handoff.ask_hurry(round)
             if (round, decision.reason) != self._said:
                 self._said = (round, decision.reason)
                 self.emit(Waiting(round=round, reason=decision.reason))
             return False
         waited_s, quorum_waited_s = watch.waited_s, watch.quorum_waited_s
         close_s = max((record.close_s for record in self._records if record is not None), default=0.0)
-        closer = Closer(self.exchange, self.me, offload=self.offload)
+        closer = Closer(self.exchange, self.me)
         if not await closer.claim(round, functools.partial(watch.works, close_s=close_s)):
             return False
         with self._doing("merge"):

@@ -17,13 +17,12 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any
 
 from swarm.core.errors import RunConfigMismatch
 from swarm.core.events import Ended, Stepped, WorkerEvent
 from swarm.core.records import EvalRecord, LearnerRecord, Manifest
 from swarm.core.specs import DiLoCo, differences
-from swarm.exchange import Exchange
+from swarm.exchange import Exchange, Offload, inline
 from swarm.learners.contract import Adapter
 from swarm.mailbox.contract import Mailbox
 from swarm.runtime.handoff import Aligned, Handoff
@@ -49,19 +48,19 @@ class Session:
         may_rename: bool = False,
         emit: Callable[[WorkerEvent], None] = lambda event: None,
         evaluate: Callable[[], EvalResult] | None = None,
-        offload: Any = None,
+        offload: Offload = inline,
         rss_bytes: Callable[[], int] = lambda: 0,
         stall_s: float = STALL_S,
     ) -> None:
         """`algorithm`: what the caller takes the run to be configured with; raises RunConfigMismatch if it is not.
         `evaluate`: called with the committed parameters in the model. `stall_s`: how long leaving waits for a share on
-        which nothing moves. The rest as for Participant."""
+        which nothing moves. `offload` as for Exchange; the rest as for Participant."""
         differing = differences(algorithm, manifest.algorithm) if algorithm is not None else ()
         if differing:
             raise RunConfigMismatch(differing)
         self.adapter, self._emit, self._evaluate, self._stall_s = adapter, emit, evaluate, stall_s
         self._handoff = Handoff()
-        self._exchange = Exchange(mailbox, manifest)
+        self._exchange = Exchange(mailbox, manifest, offload=offload)
         self._participant = Participant(
             self._exchange,
             me,
@@ -72,7 +71,6 @@ class Session:
             may_rename=may_rename,
             emit=emit,
             rss_bytes=rss_bytes,
-            **({} if offload is None else {"offload": offload}),
         )
         self._start: Future[Aligned | None] = Future()  # None: left before it joined
         self._left = threading.Event()
@@ -233,7 +231,7 @@ class Session:
             )
 
     def _publish_if_due(self) -> None:
-        publication = self._inner.due(flush=self._handoff.flush)
+        publication = self._inner.due(flush=self._handoff.flush, hurried=self._handoff.hurried(self._inner.round))
         if publication is not None:
             self._handoff.publish(publication)
 

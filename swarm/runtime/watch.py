@@ -23,6 +23,7 @@ class OpenRound:
     first_at_s: float | None = None  # when a snapshot was first seen
     quorum_at_s: float | None = None  # when the quorum was first seen, or counted anew
     last_at_s: float | None = None  # when the last accepted snapshot was first seen
+    hurry_at_s: float | None = None  # when those who have not reported should
     opened: bool = False
     claims: dict[tuple[int, str, int], float] = field(default_factory=dict)  # when each was first seen
 
@@ -37,11 +38,13 @@ class Watch:
         self._moved: dict[str, tuple[tuple[str, int], float]] = {}  # learner → (phase and bytes, since when)
         self._fetching: dict[str, float] = {}  # SHA-256 of a payload that a live learner fetches → since when
         self._quorum_waits_s: list[float] = []
+        self._closes_s: list[float] = []
 
     def closed(self, record: RoundRecord | None = None) -> None:
         """Another round is open now. `record`: the one before it, if that was followed."""
         if record is not None and record.participants:
             self._quorum_waits_s = [*self._quorum_waits_s, record.quorum_waited_s][-WAITS_KEPT:]
+            self._closes_s = [*self._closes_s, record.close_s][-WAITS_KEPT:]
         self.open = OpenRound()
 
     async def observe(self, round: int) -> None:
@@ -93,7 +96,7 @@ class Watch:
             seen.first_at_s = now_s
         if accepted != seen.accepted:
             seen.accepted, seen.last_at_s = accepted, now_s
-        if len(accepted) >= self.spec.quorum_size and seen.quorum_at_s is None:
+        if len(accepted) >= rounds.quorum(self.spec, stopping=stopping) and seen.quorum_at_s is None:
             seen.quorum_at_s = now_s
         view = rounds.RoundView(
             round=round,
@@ -104,7 +107,17 @@ class Watch:
             quorum_at_s=seen.quorum_at_s,
             stopping=stopping,
         )
-        return rounds.decide(view, self.spec, grace_s=rounds.grace_s(self.spec, self._quorum_waits_s), now_s=now_s)
+        grace_s = rounds.grace_s(self.spec, self._quorum_waits_s, self._closes_s)
+        decision = rounds.decide(view, self.spec, grace_s=grace_s, now_s=now_s)
+        seen.hurry_at_s = rounds.hurry_at_s(decision, grace_s=grace_s) if isinstance(decision, rounds.Wait) else None
+        return decision
+
+    def hurries(self, learner: str) -> bool:
+        """Whether `learner` should report now, with what it has."""
+        hurry_at_s = self.open.hurry_at_s
+        if hurry_at_s is None or asyncio.get_running_loop().time() < hurry_at_s:
+            return False
+        return learner not in _learners(self.open.snapshots)
 
     @property
     def waited_s(self) -> float:

@@ -172,7 +172,7 @@ class Learner:
                 return "left"
             if self.handoff.ended is not None:
                 return self.handoff.ended
-            publication = inner.due(flush=self.handoff.flush)
+            publication = inner.due(flush=self.handoff.flush, hurried=self.handoff.hurried(inner.round))
             if publication is not None:
                 self.handoff.publish(publication)
             if inner.waits:

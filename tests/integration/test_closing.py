@@ -112,7 +112,7 @@ def small(learner: str, scale: float = 1e-3) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("dtype", [None, "BF16", "F16"])
 def test_two_closers_write_the_same_payloads(dtype: str | None) -> None:
     async def main() -> None:
-        names = ["ann", "bob", "cy", "di"]
+        names = ["ann", "ann-2", "bob", "di"]  # byte order of the keys is another one
         first = await Bench.of(msgspec.structs.replace(SPEC, delta_dtype=dtype))
         others = [first.copy() for _ in range(3)]
         for bench, order in zip([first, *others], itertools.permutations(names), strict=False):
@@ -123,6 +123,7 @@ def test_two_closers_write_the_same_payloads(dtype: str | None) -> None:
         assert all(closed)
         assert [c.record.theta for c in closed if c] == [closed[0].record.theta] * 4  # type: ignore[union-attr]
         assert [c.record.outer for c in closed if c] == [closed[0].record.outer] * 4  # type: ignore[union-attr]
+        assert all([p.unit for p in c.record.participants] == names for c in closed if c)
         assert len(first.payloads()) == 2
         assert all(bench.payloads() == first.payloads() for bench in others)
 
@@ -426,5 +427,23 @@ def test_a_committed_payload_of_another_model_stops_the_run_by_name() -> None:
         assert await exchange.commit(record)
         with pytest.raises(SchemaMismatch, match="other"):
             await life
+
+    virtually(main())
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_momentum_of_another_model_stops_the_closer_by_name(dtype: type) -> None:
+    async def main() -> None:
+        bench = await Bench.of()
+        await bench.publish("a")
+        first = await bench.close()
+        assert first is not None
+        wrong = small("a") if dtype is np.float16 else {"other": np.zeros(3, np.float32)}
+        outer = await bench.exchange.store(0, {name: array.astype(dtype) for name, array in wrong.items()})
+        bench.before = msgspec.structs.replace(first.record, outer=outer)
+        await bench.publish("a", round=1)
+        with pytest.raises(SchemaMismatch):
+            await bench.close(1)
+        assert await bench.exchange.newest_round() == 0
 
     virtually(main())

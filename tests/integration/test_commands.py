@@ -405,6 +405,18 @@ def test_the_screen_needs_a_terminal(swarm: Swarm) -> None:
     assert "needs a terminal" in swarm.fails(2, "tui")
 
 
+def test_a_dumb_terminal_is_none_for_the_screen(swarm: Swarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pty
+
+    controller, terminal = pty.openpty()
+    with os.fdopen(controller), open(terminal, closefd=True) as stream:
+        monkeypatch.setattr(sys, "__stdin__", stream)
+        monkeypatch.setattr(sys, "__stderr__", stream)
+        monkeypatch.setenv("TERM", "dumb")
+        monkeypatch.setattr(os, "execv", lambda *_: pytest.fail("the screen was started"))
+        assert "needs a terminal" in swarm.fails(2, "tui")
+
+
 def test_the_doctor_finds_a_healthy_mailbox_healthy(swarm: Swarm, mailbox: str) -> None:
     found = swarm.objects("doctor")
     assert {f["check"] for f in found} >= {"framework", "folder", "mailbox", "writable"}

@@ -10,6 +10,7 @@ import pytest
 from swarm.core.records import Manifest, PayloadRef, RoundRecord, body_sha256, encode
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange
+from swarm.mailbox.faults import Fault, FaultyMailbox
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
 from swarm.runtime.participant import Participant
 from tests.integration.simulation import Learner, Machines, model, new_run, virtually
@@ -158,5 +159,15 @@ def test_a_foreign_folder_among_the_rounds_hides_nothing() -> None:
         exchange = Exchange(MemoryMailbox(store), manifest)
         assert await exchange.newest_round() == 2
         assert await exchange.rounds_after(0) == 2
+
+    virtually(main())
+
+
+def test_a_listing_that_names_everything_twice_costs_nothing_more() -> None:
+    async def main() -> None:
+        store, manifest = await long_run(50, fragments=1)
+        box = FaultyMailbox(MemoryMailbox(store), [Fault("double", count=None)])
+        assert await Exchange(box, manifest).rounds_after(3) == 49
+        assert len(box.calls) == 1
 
     virtually(main())

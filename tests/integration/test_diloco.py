@@ -225,6 +225,25 @@ def test_a_slow_learner_is_late_and_the_next_record_says_so() -> None:
     virtually(main())
 
 
+@pytest.mark.parametrize("fragments", [1, 2])
+def test_a_machine_ten_times_slower_takes_part_with_what_it_did(fragments: int) -> None:
+    async def main() -> None:
+        store, machines = MemoryStore(), Machines()
+        spec = DiLoCo(sync_every=10, fragments=fragments, start_learners=2, beat_s=0.5, lease_s=3.0)
+        manifest = await new_run(store, spec, rounds=12)
+        fast, slow = Learner(store, manifest, "fast", machines), Learner(store, manifest, "slow", machines, step_s=1.0)
+        assert await together(fast.live(), slow.live()) == ["done", "done"]
+        records = await tape(store, manifest)
+        took_part = [{p.learner: p.steps for p in r.participants} for r in records]
+        assert all("fast" in steps for steps in took_part)
+        assert sum("slow" in steps for steps in took_part) >= 10
+        # The rounds keep the pace of the fast one, not that of the slow one.
+        assert max(steps.get("slow", 0) for steps in took_part[1:]) < 10
+        assert fast.params == slow.params
+
+    virtually(main())
+
+
 def test_a_stop_flushes_what_there_is_and_ends_the_run_for_everybody() -> None:
     async def main() -> None:
         store, machines = MemoryStore(), Machines()

@@ -164,6 +164,29 @@ def test_nobody_is_taken_for_gone_while_the_share_is_away(outage_s: float) -> No
     virtually(main())
 
 
+@pytest.mark.parametrize("how", ["the share hangs", "this machine sleeps"])
+def test_a_gap_between_two_looks_starts_the_lease_anew(how: str) -> None:
+    async def main() -> None:
+        place = await Place.of()
+        await place.take(record_of("a", machine="other"))
+        place.beat("a", 1, 0)
+        box = FaultyMailbox(MemoryMailbox(place.store))
+        taking = asyncio.create_task(place.take(record_of("a"), box))
+        await asyncio.sleep(4)
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        if how == "the share hangs":
+            box.plan.append(Fault("delay", op="list", wait=lambda: asyncio.sleep(100)))
+            await asyncio.sleep(100)
+        else:
+            loop.now_s += 100
+        back_s = now_s()
+        await taking
+        assert SPEC.lease_s <= now_s() - back_s < SPEC.lease_s + 2
+
+    virtually(main())
+
+
 @pytest.mark.parametrize("kind", ["lose", "fail"])
 def test_a_lost_reply_to_the_registration_makes_no_second_incarnation(kind: Any) -> None:
     async def main() -> None:
@@ -232,12 +255,12 @@ def test_a_learner_killed_over_and_over_costs_no_more_at_each_poll() -> None:
     async def main() -> None:
         store, machines = MemoryStore(), Machines()
         manifest = await new_run(store, DiLoCo(sync_every=4, beat_s=1.0, lease_s=6.0), rounds=None)
-        for _ in range(20):
+        for _ in range(8):
             life = asyncio.create_task(Learner(store, manifest, "a", machines).live())
             await asyncio.sleep(4.5)
             life.cancel()
             await asyncio.gather(life, return_exceptions=True)
-        assert len(await Exchange(MemoryMailbox(store), manifest).incarnations("a")) == 20
+        assert len(await Exchange(MemoryMailbox(store), manifest).incarnations("a")) == 8
         assert len([key for key in store.objects if "/beats/" in key]) <= 4
 
     virtually(main())

@@ -254,6 +254,15 @@ def test_a_long_history_is_read_in_bounded_polls_and_only_once(tmp_path: Path) -
     asyncio.run(main())
 
 
+def test_what_has_settled_has_the_whole_of_a_long_history(tmp_path: Path) -> None:
+    location = make_mailbox(tmp_path / "m")
+    write_rounds(location, make_run(location, "mlp-one", "aaaa1111"), watch.ROUNDS_A_POLL + 50)
+    follower = RunWatch(location, "aaaa1111")
+    now = asyncio.run(api.settled(follower))
+    assert now.open_round == len(now.rounds) == watch.ROUNDS_A_POLL + 50
+    assert not follower.behind
+
+
 # Home
 
 

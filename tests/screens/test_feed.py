@@ -11,8 +11,10 @@ from typing import TypeVar
 import pytest
 from textual.message import Message
 
+from tui.app import SwarmApp
 from tui.feed import Feed, fresh_lines
 from tui.messages import CommandEnded, HomePolled, RunPolled
+from tui.screens.dialogs import Page
 
 M = TypeVar("M", bound=Message)
 
@@ -127,8 +129,16 @@ def test_the_run_on_screen_is_followed_with_its_job_and_log(fixed: SimpleNamespa
         assert first.round_since_s is None
         later = run.until(RunPolled, lambda m: m.shown.state is after).shown
         assert later.round_since_s is not None
-        assert later.log[2].text.startswith("12:00:00 round 3 closed")
-        assert len(later.log) == 3
+        assert [note.text[:14] for note in later.notes] == ["round 3 closed"]
+        assert [line.text for line in later.log] == ["joined red", "r0 closed"]  # the worker tells its rounds itself
+
+
+def test_without_a_job_here_the_log_tells_of_rounds(fixed: SimpleNamespace) -> None:
+    before, after = fixed.run_state(closed=3), fixed.run_state(closed=4)
+    with running(FakeApi([fixed.home()], [before, before, after])) as run:
+        run.feed.show(fixed.AT)
+        (line,) = run.until(RunPolled, lambda m: bool(m.shown.log)).shown.log
+        assert line.text.startswith("12:00:00 round 3 closed: 3/3, train ")
 
 
 def test_a_hanging_share_ages_what_is_shown_and_delays_no_command(fixed: SimpleNamespace) -> None:
@@ -189,3 +199,25 @@ def test_only_new_log_lines_are_taken() -> None:
     assert fresh_lines(("a", "b"), ("a", "b")) == ()
     assert fresh_lines(("a", "a"), ("a", "a", "a")) == ("a",)
     assert fresh_lines(("a",), ("x", "y")) == ("x", "y")
+
+
+async def test_a_feed_that_hangs_delays_neither_keys_nor_exit(fixed: SimpleNamespace) -> None:
+    released, entered = threading.Event(), threading.Event()
+
+    class Hanging(FakeApi):
+        def HomeWatch(self, mailboxes: object) -> object:
+            entered.set()
+            released.wait()  # blocks the feed's whole thread
+            return super().HomeWatch(mailboxes)
+
+    app = SwarmApp(Feed(Hanging([fixed.home()], [None])))  # type: ignore[arg-type]
+    try:
+        async with app.run_test(size=(80, 24)) as pilot:
+            assert await asyncio.to_thread(entered.wait, 30)
+            await pilot.press("question_mark")
+            assert isinstance(app.screen, Page)
+            await pilot.press("escape", "r", "q")
+            assert app._exit
+        assert not released.is_set()
+    finally:
+        released.set()

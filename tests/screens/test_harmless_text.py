@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from tui import text
-from tui.asciify import asciify
+from tui.filters import asciify
 
 HOSTILE = {
     "markup": ("[bold red]air[/] [@click=app.quit]x[/]", "[bold red]air[/] [@click=app.quit]x[/]"),

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 from textual.binding import Binding
+from textual.widgets import OptionList
 
 from tui.app import SwarmApp
 from tui.commands import KEYS, Key, Place, bindings, key_names
@@ -67,7 +68,11 @@ async def test_the_palette_runs_a_command(fixed: SimpleNamespace) -> None:
     app = fixed.app_over(fixed.home_shown(fixed.home(shown.state)), shown)
     async with app.run_test(size=(120, 36)) as pilot:
         await pilot.press("enter", "ctrl+p", *"freeze")
-        await pilot.pause(0.5)
+        found = app.screen.query_one(OptionList)
+        for _ in range(1000):  # the palette searches in a task of its own
+            if found.option_count == 1:
+                break
+            await pilot.pause()
         await pilot.press("enter")
         await pilot.pause()
         run = app.screen

@@ -231,3 +231,37 @@ async def test_plain_ascii_is_ascii_to_the_last_cell(fixed: SimpleNamespace) -> 
             await pilot.pause()
             words = "".join(drawn(app))
             assert words.isascii(), {c for c in words if not c.isascii()}
+
+
+async def test_no_color_is_grey_and_draws_the_plot(fixed: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    app = over(fixed, fixed.run_shown(fixed.run_state(silent=("air",)), job=fixed.job()))
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("enter")
+        await pilot.pause()
+        segments = [segment for line in app.screen._compositor.render_strips() for segment in line]
+        assert any("⠢" in segment.text for segment in segments)
+        colors = [c for s in segments if s.style for c in (s.style.color, s.style.bgcolor) if c and c.triplet]
+        assert colors
+        assert {len(set(color.triplet)) for color in colors if color.triplet} == {1}
+
+
+async def test_a_light_theme_redraws_the_plot(fixed: SimpleNamespace) -> None:
+    app = over(fixed, fixed.run_shown(fixed.run_state()))
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("enter")
+        await pilot.pause()
+
+        def plot_colors() -> set[str]:
+            return {
+                segment.style.color.name
+                for line in app.screen._compositor.render_strips()
+                for segment in line
+                if segment.style and segment.style.color and any("\u2801" <= c <= "\u28ff" for c in segment.text)
+            }
+
+        before = plot_colors()
+        app.theme = "textual-light"
+        await pilot.pause()
+        assert len(before) == len(plot_colors())
+        assert not before & plot_colors()

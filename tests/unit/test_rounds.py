@@ -16,10 +16,12 @@ from swarm.core.rounds import (
     Wait,
     decide,
     grace_s,
+    hurry_at_s,
     my_claim,
     next_claim,
     objection,
     opened,
+    quorum,
     weight,
 )
 from swarm.core.specs import DiLoCo
@@ -119,12 +121,12 @@ def test_what_every_decision_keeps(seen: RoundView, spec: DiLoCo, grace: float, 
         assert seen.accepted or seen.live or seen.stopping
         assert not waits_for_starters
         if silent:  # only the grace closes over somebody who is still at it
-            assert len(seen.accepted) >= spec.quorum_size
+            assert len(seen.accepted) >= quorum(spec, stopping=seen.stopping)
             assert seen.quorum_at_s is None or now_s >= seen.quorum_at_s + grace
     else:
         # Never for ever: not once every live learner has reported, and the grace has an end.
         assert silent or waits_for_starters or (not seen.stopping and not seen.accepted and not seen.live)
-        if silent and not waits_for_starters and len(seen.accepted) >= spec.quorum_size:
+        if silent and not waits_for_starters and len(seen.accepted) >= quorum(spec, stopping=seen.stopping):
             assert decision.until_s is not None
             later = msgspec.structs.replace(seen, quorum_at_s=decision.until_s - grace)
             assert isinstance(decide(later, spec, grace_s=grace, now_s=decision.until_s + 1e-6), Close)
@@ -152,6 +154,7 @@ def test_the_grace_follows_the_recent_waits_between_a_second_and_a_lease() -> No
     assert grace_s(spec, [2.0, 4.0, 3.0]) == 6.0
     assert grace_s(spec, [0.0, 0.1]) == 1.0
     assert grace_s(spec, [1e9]) == spec.lease_s
+    assert grace_s(spec, [2.0], [3.0]) == 12.0
     assert grace_s(DiLoCo(grace_s=0.0), [5.0]) == 0.0
     assert grace_s(DiLoCo(grace_s=99.0), []) == 99.0
 
@@ -241,3 +244,8 @@ def test_an_objection_names_the_first_fault() -> None:
 
 def test_a_snapshot_of_another_round_is_stale_whatever_its_fragment() -> None:
     assert found(msgspec.structs.replace(GOOD, round=3, fragment=1)) == "stale"
+
+
+def test_those_who_have_not_reported_hurry_at_half_the_grace() -> None:
+    assert hurry_at_s(Wait("grace for c", 105.0), grace_s=10.0) == 100.0
+    assert hurry_at_s(Wait("nobody has reported"), grace_s=10.0) is None

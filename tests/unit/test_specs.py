@@ -18,7 +18,7 @@ def valid() -> st.SearchStrategy[DiLoCo]:
     @st.composite
     def build(draw: st.DrawFn) -> DiLoCo:
         sync_every = draw(st.integers(1, 1000))
-        beat_s = draw(st.floats(0.01, 100))
+        beat_s = draw(st.floats(0.01, 60))
         return DiLoCo(
             sync_every=sync_every,
             fragments=draw(st.integers(1, sync_every)),
@@ -30,7 +30,7 @@ def valid() -> st.SearchStrategy[DiLoCo]:
             outer_momentum=draw(st.floats(0, 0.999)),
             delta_dtype=draw(st.sampled_from([None, "F32", "F16", "BF16"])),
             beat_s=beat_s,
-            lease_s=draw(st.floats(2 * beat_s, 1e6)),
+            lease_s=draw(st.floats(2 * beat_s, 3600)),
             keep_s=draw(st.floats(0.1, 1e6)),
         )
 
@@ -86,9 +86,12 @@ def test_defaults_are_those_of_the_paper_and_the_format() -> None:
         ("delta_dtype", "F8"),
         ("delta_dtype", "f32"),
         ("beat_s", 0),
+        ("beat_s", 0.001),  # a forged manifest must not make its learners hammer the share …
         ("beat_s", 16.0),
+        ("beat_s", 60.1),  # … nor whoever lists the runs wait for two beats without end
         ("lease_s", 0),
         ("lease_s", 9.9),
+        ("lease_s", 3601),
         ("lease_s", math.inf),
         ("lease_s", math.nan),
         ("keep_s", 0),

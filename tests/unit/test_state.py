@@ -169,6 +169,8 @@ def test_evaluations_stand_by_round() -> None:
     evals = [EvalRecord(round=n, learner="a", loss=float(n)) for n in (4, 0, 2)]
     state = fold(KNOWN, *map(EvalRead, evals))
     assert [e.round for e in state.evals] == [0, 2, 4]
+    state = fold(EvalRead(EvalRecord(round=2, learner="b", loss=9.0)), start=state)
+    assert [(e.round, e.loss) for e in state.evals] == [(0, 0.0), (2, 9.0), (4, 4.0)]
 
 
 def test_controls_are_a_sequence_without_gaps() -> None:

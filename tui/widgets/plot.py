@@ -38,13 +38,14 @@ class LossPane(Container, can_focus=True):
         super().__init__(id=id)
         self._curves = Curves()
         self._plot: PlotWidget | None = None
-        self._drawn: tuple[Curves, int] | None = None
+        self._drawn: tuple[Curves, int, str] | None = None
 
     def compose(self) -> ComposeResult:
         yield Words(id="bars")
 
     def on_mount(self) -> None:
         self.border_title = "Loss"
+        self.app.theme_changed_signal.subscribe(self, lambda _: self.call_after_refresh(self._draw))
 
     def show(self, curves: Curves) -> None:
         if curves != self._curves:
@@ -53,10 +54,6 @@ class LossPane(Container, can_focus=True):
 
     def on_resize(self, event: events.Resize) -> None:
         self._draw()
-
-    def notify_style_update(self) -> None:
-        super().notify_style_update()
-        self._drawn = None  # another theme has other colours
 
     def _draw(self) -> None:
         width, rows = self.size.width, self.size.height
@@ -92,9 +89,10 @@ class LossPane(Container, can_focus=True):
         return tuple(((text.fit(label[n], 12), ""), (line, "accent")) for n, line in enumerate(chart))
 
     def _draw_plot(self, width: int) -> None:
-        if self._drawn == (self._curves, width):
+        wanted = (self._curves, width, self.app.theme)
+        if self._drawn == wanted:
             return
-        self._drawn = (self._curves, width)
+        self._drawn = wanted
         plot = self._plot
         if plot is None:
             from textual_plot import PlotWidget

@@ -23,7 +23,7 @@ _STYLES = {
     "good": "$text-success",
     "warn": "$text-warning",
     "bad": "$text-error",
-    "dim": "$text-muted",
+    "dim": "$foreground-muted",
     "accent": "$text-primary",
     "strong": "bold",
 }

@@ -1,4 +1,4 @@
-"""Plain ASCII for terminals and fonts that have nothing else: every line is translated on its way out."""
+"""What is done to every line on its way out: plain ASCII, for terminals and fonts that have nothing else."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from functools import lru_cache
 
 from rich.cells import cell_len
 from rich.segment import Segment
+from rich.style import Style
 from textual.color import Color
 from textual.filter import LineFilter
 
@@ -63,3 +64,13 @@ def asciify(text: str) -> str:
 class Ascii(LineFilter):
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         return [Segment(asciify(text), style, control) for text, style, control in segments]
+
+
+class Styled(LineFilter):
+    """Gives a style to segments that have none, as a plot's: Textual's own filter for NO_COLOR falls over them."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        return [Segment(text, style or _PLAIN, control) for text, style, control in segments]
+
+
+_PLAIN = Style()
