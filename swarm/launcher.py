@@ -22,7 +22,7 @@ from swarm.core.errors import INTERRUPTED, UsageError, WorkerFailed
 from swarm.core.events import Ended, Failed, Joined, WorkerEvent
 from swarm.core.jobs import Learn, Order, Process
 from swarm.host.identity import PROCESS, boot_id, note_process, started
-from swarm.host.paths import jobs_dir
+from swarm.host.paths import jobs_dir, state_dir
 
 JOBS_KEPT = 50  # ended jobs whose logs are kept
 _TOLD = re.compile(r"\d\d:\d\d:\d\d ")  # how a line begins that a worker told
@@ -110,6 +110,8 @@ def _started(job: Path, order: Order, *, foreground: bool, stdout: int | None) -
     environment.pop("SWARM_WORKER_PIPED", None)
     if foreground:
         environment["SWARM_WORKER_PIPED"] = "1"
+    # PyTorch makes this folder when it is imported, in the system's temporary one unless told otherwise.
+    environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(state_dir() / "torch"))
     threads = order.threads if isinstance(order, Learn) else None
     if threads is not None:
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):

@@ -14,7 +14,7 @@ from swarm.core.keys import RunKeys
 from tests.integration.handmade import make_mailbox
 from tests.process.terminal import TINY, Command, Terminal, beats, eventually, terminal
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 START = ("start", "diloco", *TINY)
 
 

@@ -18,7 +18,7 @@ from swarm.tape import read_manifest
 from tests.integration.handmade import make_mailbox
 from tests.process.terminal import FRAMEWORK, TINY, Terminal, beats, eventually, terminal
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 JOIN = ("join", *FRAMEWORK)
 
 
