@@ -164,13 +164,14 @@ def _some(names: Iterable[str]) -> str:
 async def settled(watch: RunWatch, *, at_most_s: float | None = None) -> RunState:
     """A run's state once it is certain whether anybody is live, or the best known after `at_most_s` (default: two beats);
     with all its rounds, however long that takes."""
-    started_s = now_s()
+    started_s: float | None = None
     while True:
         now = await watch.poll()
         if now.manifest is None or now.lost:
             return now
         if watch.behind:
             continue
+        started_s = now_s() if started_s is None else started_s  # while the history was read, nobody was listened for
         if now.phase_is_certain:
             return now
         algorithm = now.manifest.algorithm

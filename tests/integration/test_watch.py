@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TypeVar
 
 import pytest
@@ -261,6 +262,26 @@ def test_what_has_settled_has_the_whole_of_a_long_history(tmp_path: Path) -> Non
     now = asyncio.run(api.settled(follower))
     assert now.open_round == len(now.rounds) == watch.ROUNDS_A_POLL + 50
     assert not follower.behind
+
+
+def test_who_is_live_is_listened_for_after_a_long_history_was_read() -> None:
+    class Slow:
+        """Reads its history for 100 s, and is certain of who is live a second later."""
+
+        behind, polls = True, 0
+        manifest, lost = SimpleNamespace(algorithm=SPEC), None
+
+        async def poll(self) -> Slow:
+            self.polls += 1
+            await asyncio.sleep(50 if self.behind else 0)
+            self.behind = self.polls < 2
+            return self
+
+        @property
+        def phase_is_certain(self) -> bool:
+            return self.polls > 5
+
+    assert virtually(api.settled(Slow())).polls == 6  # type: ignore[arg-type, attr-defined]
 
 
 # Home
