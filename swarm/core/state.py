@@ -15,6 +15,7 @@ from swarm.core.lease import BeatId, Leases, leases
 from swarm.core.records import Beat, Control, EvalRecord, LearnerRecord, Manifest, Participant, Rejected, RoundRecord, Snapshot
 
 RunPhase = Literal["waiting", "running", "idle", "done", "stopped", "unknown"]
+SCREEN_GAP_S = 5.0  # between two polls of a screen, at most
 HISTORY = 120  # throughput readings kept per learner
 
 
@@ -162,7 +163,7 @@ def apply(state: RunState, event: Event) -> RunState:
     """The state after `event`. Events that are already known, or older than what is known, change nothing."""
     match event:
         case ManifestRead(manifest):
-            fold = state.leases or leases(lease_s=manifest.algorithm.lease_s, beat_s=manifest.algorithm.beat_s)
+            fold = state.leases or _watching(manifest)
             return _with(state, manifest=manifest, leases=fold)
         case RoundRead(record):
             if state.rounds and record.round != state.open_round:
@@ -198,6 +199,12 @@ def apply(state: RunState, event: Event) -> RunState:
 def participants(state: RunState, learner: str) -> int:
     """Rounds that `learner` took part in."""
     return sum(any(p.learner == learner for p in r.participants) for r in state.rounds)
+
+
+def _watching(manifest: Manifest) -> Leases:
+    """Leases as a screen judges them: it polls more rarely than a learner with a short lease does, and decides nothing."""
+    fold = leases(lease_s=manifest.algorithm.lease_s, beat_s=manifest.algorithm.beat_s)
+    return msgspec.structs.replace(fold, gap_s=max(fold.gap_s, SCREEN_GAP_S))
 
 
 def train_loss(record: RoundRecord) -> float | None:
