@@ -12,11 +12,12 @@ from typing import TypeVar
 import pytest
 
 from swarm import api, watch
-from swarm.core.errors import FormatMismatch, RunNotFound
+from swarm.core.errors import FormatMismatch, MailboxUnavailable, RunNotFound
 from swarm.core.specs import DiLoCo
 from swarm.host.paths import settings_file
 from swarm.mailbox.folder import FolderMailbox
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
+from swarm.tape import read_manifest
 from swarm.watch import HANG_S, LOOK_S, HomeWatch, RunWatch
 from tests.integration.handmade import make_mailbox, make_run, manifest_of_another_format, write_rounds
 from tests.integration.simulation import Learner, Machines, new_run, together, virtually
@@ -185,6 +186,22 @@ def test_a_share_that_is_slow_is_not_lost_and_shows_what_was_read() -> None:
             counts.append(len(now.rounds))
         assert len(counts) > 3
         assert counts[0] < 20
+
+    virtually(main())
+
+
+def test_a_command_gives_up_on_a_share_that_hangs_and_not_on_a_slow_one() -> None:
+    async def main() -> None:
+        store, run, _ = await simulated(None)
+        share = Share(store)
+        share.hangs = asyncio.Event()
+        clock = asyncio.get_running_loop().time
+        started_s = clock()
+        with pytest.raises(MailboxUnavailable, match="has not answered for 20 s"):
+            await api._in_time(share, read_manifest(share, run))
+        assert 20 <= clock() - started_s <= 21
+        share.hangs, share.takes_s = None, 19.0
+        assert (await api._in_time(share, read_manifest(share, run))).run == run
 
     virtually(main())
 

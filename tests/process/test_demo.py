@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tests.process.machines import check_mailbox
-from tests.process.terminal import Command, Terminal, eventually, terminal
+from tests.process.terminal import Command, Terminal, terminal
 
 pytest.importorskip("torch")
 pytest.importorskip("mlx.core")
@@ -97,12 +97,3 @@ def test_an_interrupted_demo_leaves_nothing_behind(swarm: Terminal, state_dir: P
         command.signal(number)
     assert command.wait() == 130
     nothing_is_left(command, state_dir, processes)
-
-
-def test_a_killed_demo_leaves_no_process_behind(swarm: Terminal) -> None:
-    command = swarm.start("demo", "--task", "mlp", "--rounds", "100000")
-    command.until("joined")
-    processes = workers(command)
-    command.signal(signal.SIGKILL)
-    assert processes
-    eventually(lambda: not any(p.is_running() for p in processes), "its workers leave")

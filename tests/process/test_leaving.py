@@ -95,6 +95,16 @@ def test_joining_a_share_that_hangs_can_be_given_up(swarm: Terminal, tmp_path: P
     assert swarm.workers() == {}
 
 
+def test_a_command_on_a_share_that_hangs_can_be_ended(swarm: Terminal, tmp_path: Path) -> None:
+    (tmp_path / "hangs").touch()
+    command = swarm.start("runs", sabotage=f"hang:{tmp_path / 'hangs'}")
+    time.sleep(2)
+    assert command.process.poll() is None, str(command)
+    command.signal(signal.SIGINT)
+    assert command.wait() == 130, str(command)
+    assert not "".join(command.err)
+
+
 def test_a_worker_leaves_when_the_command_that_started_it_is_killed(swarm: Terminal, mailbox: str) -> None:
     command = swarm.start(*START)
     run = run_of(command)

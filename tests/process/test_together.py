@@ -15,7 +15,7 @@ from swarm import api
 from swarm.exchange import Exchange
 from swarm.mailbox import open_mailbox
 from swarm.tape import read_manifest
-from tests.integration.handmade import make_mailbox
+from tests.integration.handmade import make_mailbox, make_run
 from tests.process.terminal import FRAMEWORK, TINY, Terminal, beats, eventually, terminal
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
@@ -170,3 +170,10 @@ def test_another_text_than_the_runs_is_refused(swarm: Terminal, mailbox: str, tm
         assert command.err[-1].startswith("swarm: "), str(command)
         assert hashlib.sha256(text.read_bytes()).hexdigest()[:12] in command.err[-1], str(command)
         assert "--data" in command.err[-1], str(command)
+
+
+def test_a_model_that_is_not_the_runs_is_refused(swarm: Terminal, mailbox: str) -> None:
+    make_run(mailbox, "mlp-odd", "aaaa1111")
+    command = swarm.run(*JOIN, code=1)
+    assert command.err[-1].startswith("swarm: model does not match the run's schema: "), str(command)
+    assert beats(mailbox, "aaaa1111") == {}
