@@ -114,10 +114,12 @@ class Handoff:
                 self._outbox = None
             self._changed.notify_all()
 
-    def align(self, aligned: Aligned) -> None:
+    def align(self, aligned: Aligned, *, ended: str | None = None) -> None:
         """Added to the last one that is not taken yet, so that a long step holds one copy of the model and not one a round;
-        but what is to be evaluated stays as it is."""
+        but what is to be evaluated stays as it is. `ended`: as for `end`, if this is the last: in one with it, so that
+        nobody begins a step in between."""
         with self._changed:
+            self._ended = self._ended or ended
             if self._inbox and self._inbox[-1].evaluate is None:
                 before = self._inbox.pop()
                 aligned = dataclasses.replace(aligned, fragments={**before.fragments, **aligned.fragments})

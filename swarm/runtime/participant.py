@@ -251,7 +251,7 @@ class Participant:
             return
         if newest - self.newest > len(self._records):  # asleep for long: straight to the newest
             await self._load(newest)
-            self.handoff.align(Aligned(newest=newest, fragments=dict(self._theta)))
+            self.handoff.align(Aligned(newest=newest, fragments=dict(self._theta)), ended=self._end_reason())
             return
         for round in range(self.newest + 1, newest + 1):
             record = await self.exchange.round(round)
@@ -267,6 +267,7 @@ class Participant:
         elif theta is None:
             with self._pulling(record.theta):
                 theta = await self.exchange.fetch(fragment, record.theta)
+        await self._read_controls(record)
         evaluate = record.round if await self._evaluation_is_mine(record.round) else None
         # Nothing from here on can fail: what was committed is taken over as a whole or not at all.
         self._theta[fragment] = record.theta.sha256, theta
@@ -283,7 +284,13 @@ class Participant:
                 closer=record.closer,
             )
         )
-        self.handoff.align(Aligned(newest=record.round, fragments={fragment: self._theta[fragment]}, evaluate=evaluate))
+        aligned = Aligned(newest=record.round, fragments={fragment: self._theta[fragment]}, evaluate=evaluate)
+        self.handoff.align(aligned, ended=self._end_reason())
+
+    async def _read_controls(self, record: RoundRecord | None) -> None:
+        """Those that `record` says are in effect, if they are not known yet."""
+        if record is not None and record.control > len(self._controls):
+            self._controls = await self.exchange.controls(self._controls)
 
     async def _evaluation_is_mine(self, round: int) -> bool:
         """Whether to evaluate after `round`: once per `eval_every` turns through all fragments, first come. One that is
@@ -298,6 +305,8 @@ class Participant:
     async def _load(self, newest: int) -> None:
         """Start from the newest records, whatever came before."""
         records = await self.exchange.newest_records(newest)
+        if newest >= 0:
+            await self._read_controls(records[self.exchange.schedule.fragment(newest)])
         refs = [self.exchange.theta_ref(fragment, record) for fragment, record in enumerate(records)]
         theta = {k: held for k, held in self._theta.items() if held[0] == refs[k].sha256}
         with self._pulling(*(ref for k, ref in enumerate(refs) if k not in theta)):
