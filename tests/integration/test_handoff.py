@@ -72,6 +72,15 @@ def test_the_end_is_told_when_nothing_is_left_to_take_over() -> None:
     assert handoff.ended == "done"
 
 
+def test_the_end_comes_with_what_was_committed_last() -> None:
+    handoff = Handoff()
+    handoff.align(aligned(0))
+    handoff.align(aligned(1), ended="stopped")
+    handoff.align(aligned(2))
+    assert handoff.take_aligned() is not None
+    assert handoff.ended == "stopped"
+
+
 def test_a_stop_does_not_make_a_waiting_thread_spin() -> None:
     handoff = Handoff()
     handoff.ask_flush()
