@@ -232,10 +232,13 @@ class Tape:
         return record
 
     async def evals_after(self, round: int) -> list[int]:
-        """Rounds later than `round` that were evaluated, ascending."""
-        after = self.keys.eval(round) if round >= 0 else ""
-        found = await self.mailbox.list(self.keys.evals, after)
-        return sorted(n for n in map(keys.parse_eval, found) if n is not None)
+        """Rounds later than `round` that were evaluated, ascending. Lists the shards from that of `round` on."""
+        first, after = max(0, round) // keys.SHARD, self.keys.eval(round) if round >= 0 else ""
+        found: list[str] = []
+        for name in await self.mailbox.names(self.keys.evals):
+            if name.isdecimal() and int(name) >= first:
+                found += await self.mailbox.list(self.keys.eval_shard(int(name)), after)
+        return sorted({n for n in map(keys.parse_eval, found) if n is not None})
 
     async def register(self, record: LearnerRecord, *, nonce: str) -> bool:
         """Take an incarnation; False if another process took it first. Repeat it with the same `nonce`."""

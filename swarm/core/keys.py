@@ -127,7 +127,11 @@ class RunKeys:
         return f"{self.control}{_padded(n, 6)}/{RECORD}"
 
     def eval(self, round: int) -> str:
-        return f"{self.evals}{_padded(round, 10)}/{RECORD}"
+        return f"{self.evals}{_padded(round // SHARD, 8)}/{_padded(round, 10)}/{RECORD}"
+
+    def eval_shard(self, shard: int) -> str:
+        """Prefix of the evaluations of the rounds shard·100 … shard·100 + 99."""
+        return f"{self.evals}{_padded(shard, 8)}/"
 
 
 def _number_of(digits: int) -> str:
@@ -142,7 +146,7 @@ _SNAPSHOT = re.compile(rf"{_RUNS}/snapshots/{_number_of(10)}/{_IDS}/{_IDS}\.{_nu
 _ROUND = re.compile(rf"{_RUNS}/rounds/{_number_of(8)}/{_number_of(10)}/record\.json")
 _CLAIM = re.compile(rf"{_RUNS}/claims/{_number_of(10)}/{_number_of(3)}/record\.json")
 _CONTROL = re.compile(rf"{_RUNS}/control/{_number_of(6)}/record\.json")
-_EVAL = re.compile(rf"{_RUNS}/evals/{_number_of(10)}/record\.json")
+_EVAL = re.compile(rf"{_RUNS}/evals/{_number_of(8)}/{_number_of(10)}/record\.json")
 _MANIFEST = re.compile(r"runs/([a-z0-9]{4,32})/manifest/record\.json")
 
 
@@ -188,9 +192,9 @@ def parse_control(key: str) -> int | None:
 
 
 def parse_eval(key: str) -> int | None:
-    """The round, or None for a foreign name."""
+    """The round, or None for a foreign name or a round in another's shard."""
     m = _match(_EVAL, key)
-    return int(m[1]) if m else None
+    return int(m[2]) if m and int(m[2]) // SHARD == int(m[1]) else None
 
 
 def parse_manifest(key: str) -> str | None:
