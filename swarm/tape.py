@@ -6,6 +6,7 @@ Every read is bounded and tolerant of foreign names; what is read twice is asked
 from __future__ import annotations
 
 import hashlib
+import itertools
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
@@ -194,16 +195,20 @@ class Tape:
         return found
 
     async def controls(self, known: Sequence[Control]) -> list[Control]:
-        """The contiguous sequence of control records, those in `known` not read again."""
-        after = self.keys.control_record(len(known)) if known else ""
-        found = list(known)
+        """The contiguous sequence of control records, those in `known` not read again, unless one could not be read: what
+        it stands for is passed over, by this version or until it is whole."""
+        found = list(itertools.takewhile(lambda control: control.action != "unknown", known))
+        after = self.keys.control_record(len(found)) if found else ""
         for key in await self.mailbox.list(self.keys.control, after):
             if keys.parse_control(key) != len(found) + 1:
                 continue
             data = await self.mailbox.read(key)
             if data is None:
                 break
-            found.append(_decoded(data, Control, key))
+            try:
+                found.append(decode(data, Control, where=key))
+            except RecordError:
+                found.append(Control(action="unknown"))
         return found
 
     async def incarnations(self, learner: str) -> list[int]:

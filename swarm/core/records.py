@@ -319,7 +319,7 @@ class EvalRecord(msgspec.Struct, frozen=True, kw_only=True):
 class Control(msgspec.Struct, frozen=True, kw_only=True):
     """One entry of the run's append-only sequence of commands."""
 
-    action: Literal["stop"]
+    action: Literal["stop", "unknown"]  # unknown: damaged, or of a later version; it is passed over
     by: str = ""  # machine name, for people
 
 

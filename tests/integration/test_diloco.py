@@ -262,6 +262,22 @@ def test_a_stop_flushes_what_there_is_and_ends_the_run_for_everybody() -> None:
     virtually(main())
 
 
+def test_a_command_that_cannot_be_read_is_passed_over() -> None:
+    async def main() -> None:
+        store, machines = MemoryStore(), Machines()
+        manifest = await new_run(store, DiLoCo(sync_every=4, beat_s=0.5, lease_s=2.0), rounds=None)
+        a = Learner(store, manifest, "a", machines)
+        store.objects[a.exchange.keys.control_record(1)] = b"junk\n"
+        running = asyncio.create_task(a.live())
+        await asyncio.sleep(2)
+        assert not running.done()
+        assert await a.exchange.control(Control(action="stop")) == 2
+        assert await running == "stopped"
+        assert (await tape(store, manifest))[-1].control == 2
+
+    virtually(main())
+
+
 def test_an_idle_run_goes_on_with_whoever_joins() -> None:
     async def main() -> None:
         store, machines = MemoryStore(), Machines()
