@@ -25,6 +25,7 @@ from swarm.host.identity import PROCESS, boot_id, note_process, started
 from swarm.host.paths import jobs_dir, state_dir
 
 JOBS_KEPT = 50  # ended jobs whose logs are kept
+OUTSIDE = "the process was ended from outside"
 _TOLD = re.compile(r"\d\d:\d\d:\d\d ")  # how a line begins that a worker told
 _EVENT = msgspec.json.Decoder(WorkerEvent)
 _RUN = (
@@ -186,7 +187,7 @@ def last_words(folder: Path) -> str:
             return event.message
     # What it printed, not what it told: a traceback, or a framework's last complaint.
     tail = [line for line in log_tail(folder / "log.txt", 20) if line.strip() and not _TOLD.match(line)]
-    return tail[-1] if tail else "the process was ended from outside"
+    return tail[-1] if tail else OUTSIDE
 
 
 def ending(code: int) -> str:

@@ -68,6 +68,8 @@ def follow(order: Learn, *, as_json: bool = False) -> int:
             if asked() and not (told or ended):
                 told = True
                 progress.clear()
+                if sys.stderr.isatty():
+                    say("")  # the terminal has written ^C
                 say("leaving: a snapshot already begun is finished (Ctrl-C again: at once)")
             for event in worker.events.read():
                 if as_json:
@@ -144,7 +146,8 @@ def _ended(worker: launcher.Worker, failed: Failed | None) -> int:
     """Say why a worker ended, unless its last words did; the exit code for it."""
     code: int = worker.process.returncode
     if code != 0 and failed is None:
-        say(f"swarm: the worker {launcher.ending(code)}: {plain(launcher.last_words(worker.job), 300)}")
+        words = launcher.last_words(worker.job)
+        say(f"swarm: the worker {launcher.ending(code)}" + ("" if words == launcher.OUTSIDE else f": {plain(words, 300)}"))
     if code != 0 and not (failed is not None and hasattr(errors, failed.error)):  # nothing foreseen: the log says more
         say(f"its log: {worker.job / 'log.txt'}")
     return 1 if code < 0 else code
