@@ -381,11 +381,11 @@ def test_home_reads_all_runs_of_a_mailbox_through_a_few_threads(tmp_path: Path) 
         make_run(location, f"mlp-{n}", f"aaaa{n:04d}")
 
     async def main() -> None:
-        before = {t.ident for t in threading.enumerate()}
+        before = set(threading.enumerate())
         home = HomeWatch((location,))
         assert len((await home.poll()).mailboxes[0].runs) == 20
         await home.poll()
-        made = [t for t in threading.enumerate() if t.ident not in before]
+        made = set(threading.enumerate()) - before
         assert 1 <= len(made) <= 8
 
     asyncio.run(main())
