@@ -29,12 +29,15 @@ def spec_options(spec: type[DiLoCo]) -> Callable[[F], F]:
     def decorate(command: F) -> F:
         for option in reversed(list(options(spec))):
             kind: Any = click.Choice(option.choices, case_sensitive=False) if option.choices else option.type
+            flag, default = f"--{option.name.replace('_', '-')}", option.default
+            if option.type is bool:
+                flag, default = f"{flag}/--no-{flag[2:]}", flag[2:] if default else f"no-{flag[2:]}"
             command = click.option(
-                f"--{option.name.replace('_', '-')}",
+                flag,
                 option.name,
                 type=kind,
                 default=None,
-                help=option.help + ("" if option.default is None else f"  [default: {option.default}]"),
+                help=option.help + ("" if default is None else f"  [default: {default}]"),
             )(command)
         return command
 

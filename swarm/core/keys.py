@@ -80,6 +80,7 @@ class RunKeys:
         self.learners = f"{self.root}/learners/"
         self.control = f"{self.root}/control/"
         self.evals = f"{self.root}/evals/"
+        self.checkpoints = f"{self.root}/checkpoints/"
 
     def init_blob(self, fragment: int, sha256: str) -> str:
         return f"{self.root}/blobs/init/{_padded(fragment, 3)}/{_payload(sha256)}"
@@ -129,6 +130,12 @@ class RunKeys:
     def eval(self, round: int) -> str:
         return f"{self.evals}{_padded(round // SHARD, 8)}/{_padded(round, 10)}/{RECORD}"
 
+    def checkpoint(self, round: int) -> str:
+        return f"{self.checkpoints}{_padded(round, 10)}/{RECORD}"
+
+    def checkpoint_blob(self, round: int, fragment: int, sha256: str) -> str:
+        return f"{self.root}/blobs/checkpoints/{_padded(round, 10)}/{_padded(fragment, 3)}/{_payload(sha256)}"
+
     def eval_shard(self, shard: int) -> str:
         """Prefix of the evaluations of the rounds shard·100 … shard·100 + 99."""
         return f"{self.evals}{_padded(shard, 8)}/"
@@ -147,6 +154,7 @@ _ROUND = re.compile(rf"{_RUNS}/rounds/{_number_of(8)}/{_number_of(10)}/record\.j
 _CLAIM = re.compile(rf"{_RUNS}/claims/{_number_of(10)}/{_number_of(3)}/record\.json")
 _CONTROL = re.compile(rf"{_RUNS}/control/{_number_of(6)}/record\.json")
 _EVAL = re.compile(rf"{_RUNS}/evals/{_number_of(8)}/{_number_of(10)}/record\.json")
+_CHECKPOINT = re.compile(rf"{_RUNS}/checkpoints/{_number_of(10)}/record\.json")
 _MANIFEST = re.compile(r"runs/([a-z0-9]{4,32})/manifest/record\.json")
 
 
@@ -195,6 +203,12 @@ def parse_eval(key: str) -> int | None:
     """The round, or None for a foreign name or a round in another's shard."""
     m = _match(_EVAL, key)
     return int(m[2]) if m and int(m[2]) // SHARD == int(m[1]) else None
+
+
+def parse_checkpoint(key: str) -> int | None:
+    """The round, or None for a foreign name."""
+    m = _match(_CHECKPOINT, key)
+    return int(m[1]) if m else None
 
 
 def parse_manifest(key: str) -> str | None:

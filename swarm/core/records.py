@@ -30,6 +30,8 @@ MAX_SEED = 2**63 - 1
 RejectReason = Literal[
     "stale", "late", "zero_steps", "tokens", "schema", "corrupt", "missing", "nonfinite", "norm", "duplicate"
 ]
+Role = Literal["both", "learner", "syncer", "either"]
+"""What an incarnation does: train and close rounds; train; close; train, and close while no syncer is live."""
 LearnerPhase = Literal["join", "train", "upload", "wait", "merge", "pull", "evaluate", "paused", "left"]
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -141,7 +143,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     init: tuple[PayloadRef, ...]  # Θ⁰, by fragment; empty until it is written
     rounds: int | None = None  # how many the run has; None: until it is stopped
     seed: int = 0
-    eval_every: int = 1  # rounds; 0: never
+    eval_every: int = 1  # turns through all fragments; 0: never
+    checkpoint_every: int = 0  # turns through all fragments after which the parameters are kept for good; 0: never
+    checkpoints_kept: int = 3  # the newest of them
     created_by: str = ""  # machine name, for people
     format: int = FORMAT
 
@@ -149,7 +153,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         if not is_run_id(self.run):
             raise ValueError(f"run must be 4 to 32 of a-z and 0-9, got {self.run!r:.100}")
         _check_name("name", self.name)
-        _check(self, hashes=("schema_sha256",), rounds=("eval_every",))
+        _check(self, hashes=("schema_sha256",), rounds=("eval_every", "checkpoint_every", "checkpoints_kept"))
         if self.rounds is not None and not 1 <= self.rounds <= MAX_ROUND:
             raise ValueError(f"rounds must be 1 to {MAX_ROUND}, got {self.rounds}")
         if not 0 <= self.seed <= MAX_SEED:
@@ -174,6 +178,7 @@ class LearnerRecord(msgspec.Struct, frozen=True, kw_only=True):
     process: str  # identifies the process beside its pid: when it started
     version: str  # of swarm
     device: str = ""  # for people: framework and device
+    role: Role = "both"
 
     def __post_init__(self) -> None:
         _check(self, ids=("learner",), counts=("incarnation", "pid"))
@@ -183,6 +188,7 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     """Lease and telemetry of one incarnation."""
 
     phase: LearnerPhase
+    role: Role = "both"
     round: int = 0  # the round being worked on
     step: int = 0  # inner steps done in it
     steps: int = 0  # inner steps done by this incarnation
@@ -217,6 +223,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     train_loss: float | None
     seconds_s: float
+    finite: bool = True  # False: the delta is not, and the payload is empty
 
     def __post_init__(self) -> None:
         _check(
@@ -245,15 +252,16 @@ class Participant(msgspec.Struct, frozen=True, kw_only=True):
     learner: str
     unit: str
     weight: float
-    tokens: int
+    tokens: int  # in the run's weight_unit
     steps: int
     train_loss: float | None
     seconds_s: float
     size_bytes: int
+    delta_norm: float | None = None  # L2, of the fragment's delta; for people
 
     def __post_init__(self) -> None:
         amounts, reals = ("tokens", "steps", "size_bytes"), ("weight", "seconds_s")
-        _check(self, ids=("learner", "unit"), counts=amounts, reals=reals, losses=("train_loss",))
+        _check(self, ids=("learner", "unit"), counts=amounts, reals=reals, losses=("train_loss", "delta_norm"))
 
 
 class Rejected(msgspec.Struct, frozen=True, kw_only=True):
@@ -316,11 +324,32 @@ class EvalRecord(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.structs.force_setattr(self, "metrics", finite)
 
 
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """The parameters after a round, kept beside those that training needs."""
+
+    round: int
+    theta: tuple[PayloadRef, ...]  # by fragment; their keys are those of blobs/checkpoints/
+
+    def __post_init__(self) -> None:
+        _check(self, rounds=("round",))
+        if not self.theta:
+            raise ValueError("theta must have a payload for each fragment")
+
+
 class Control(msgspec.Struct, frozen=True, kw_only=True):
     """One entry of the run's append-only sequence of commands."""
 
-    action: Literal["stop", "unknown"]  # unknown: damaged, or of a later version; it is passed over
+    action: Literal["stop", "pause", "resume", "extend", "drop", "unknown"]
+    """unknown: damaged, or of a later version; it is passed over."""
     by: str = ""  # machine name, for people
+    rounds: int | None = None  # extend: how many the run has from now on; None: until it is stopped
+    learner: str = ""  # drop: whose incarnations, up to this one, are to leave and are waited for no more
+    incarnation: int = 0
+
+    def __post_init__(self) -> None:
+        _check(self, ids=("learner",) if self.learner or self.action == "drop" else (), counts=("incarnation",))
+        if self.rounds is not None and not 1 <= self.rounds <= MAX_ROUND:
+            raise ValueError(f"rounds must be 1 to {MAX_ROUND}, got {self.rounds}")
 
 
 def encode(body: msgspec.Struct, *, nonce: str) -> bytes:

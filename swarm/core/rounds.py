@@ -127,4 +127,4 @@ def objection(
         return "zero_steps"
     if snapshot.tokens < 1:
         return "tokens"
-    return None
+    return None if snapshot.finite else "nonfinite"

@@ -120,8 +120,8 @@ def test_messages_name_field_and_value() -> None:
         DiLoCo(sync_every=20, overlap_steps=20)
     with pytest.raises(ValueError, match=r"^lease_s must be >= 2 × beat_s \(20\), got 19$"):
         DiLoCo(beat_s=10, lease_s=19)
-    with pytest.raises(ValueError, match=r"^delta_dtype must be one of F32, F16, BF16, got 'F4'$"):
-        DiLoCo(delta_dtype="F4")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^delta_dtype must be one of F32, F16, BF16, F8_E4M3, F4, got 'F2'$"):
+        DiLoCo(delta_dtype="F2")  # type: ignore[arg-type]
 
 
 @given(st.integers(1, 50), st.none() | st.integers(1, 50))
