@@ -111,6 +111,8 @@ def _phase_notes(after: RunState) -> Iterator[Note]:
             yield Note(f"{text.plain(after.name, 64)} is done: {text.count(after.open_round, 'round')}")
         case "stopped":
             yield Note(f"{text.plain(after.name, 64)} was stopped", "warning")
+        case "paused":
+            yield Note(f"{text.plain(after.name, 64)} is paused", "warning")
         case "idle":
             yield Note(f"{text.plain(after.name, 64)} is idle: no learner is live", "warning")
         case "waiting" | "unknown":

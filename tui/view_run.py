@@ -19,6 +19,7 @@ METHODS = {"diloco": "DiLoCo", "fedavg": "FedAvg"}
 _PHASES = {
     "running": ("●", "good"),
     "waiting": ("◌", "warn"),
+    "paused": ("‖", "warn"),
     "idle": ("○", "dim"),
     "done": ("✓", "good"),
     "stopped": ("■", "dim"),
@@ -71,17 +72,22 @@ def phase_cell(state: RunState) -> Cell:
 
 def round_text(state: RunState) -> str:
     """'r12/40': the open round of how many; for an ended run the rounds it had."""
-    total = state.manifest.rounds if state.manifest else None
+    total = state.rounds_in_all
     return f"r{state.open_round}" + (f"/{total}" if total is not None else "")
 
 
 def joinable(state: RunState) -> bool:
     """Whether a learner may still join: a run that nobody trains goes on with the next one."""
-    return state.manifest is not None and state.phase in ("running", "waiting", "idle")
+    return state.manifest is not None and state.phase in ("running", "waiting", "paused", "idle")
 
 
 def stoppable(state: RunState) -> bool:
     return joinable(state) and not any(c.action == "stop" for c in state.controls)
+
+
+def droppable(state: RunState) -> tuple[str, ...]:
+    """Learners that take part or are waited for."""
+    return tuple(view.learner for view in state.learners if view.live)
 
 
 def can_join(shown: RunShown) -> bool:
@@ -182,13 +188,15 @@ def _phase_lines(shown: RunShown) -> Iterator[Line]:
         case "waiting":
             missing = manifest.algorithm.starters - len(state.live)
             yield ((f"◌ waiting for {text.count(missing, 'more learner')}{here}", "warn"),)
+        case "paused":
+            yield ((f"‖ paused{_asked_by(state, 'pause')}: P lets it go on{here}", "warn"),)
         case "idle":
             since = f"since round {state.open_round - 1}" if state.rounds else "since its start"
             yield ((f"○ idle {since}: no learner is live{here}", "warn"),)
         case "done":
             yield ((f"✓ done: {ended}", "good"),)
         case "stopped":
-            yield ((f"■ stopped{_stopped_by(state)}: {ended}", "dim"),)
+            yield ((f"■ stopped{_asked_by(state, 'stop')}: {ended}", "dim"),)
         case "checking":
             yield (("◌ watching for signs of life", "dim"),)
         case _:
@@ -198,11 +206,13 @@ def _phase_lines(shown: RunShown) -> Iterator[Line]:
                 rest = f" and {len(silent) - 3} more" if len(silent) > 3 else ""
                 yield ((f"⚠ {names}{rest}; the round closes with those still live", "warn"),)
             if any(c.action == "stop" for c in state.controls):
-                yield ((f"■ stop was asked for{_stopped_by(state)}: it takes effect at the next round", "warn"),)
+                yield ((f"■ stop was asked for{_asked_by(state, 'stop')}: it takes effect at the next round", "warn"),)
+            elif state.pausing:
+                yield ((f"‖ a pause was asked for{_asked_by(state, 'pause')}: it begins after the next round", "warn"),)
 
 
-def _stopped_by(state: RunState) -> str:
-    by = next((c.by for c in state.controls if c.action == "stop"), "")
+def _asked_by(state: RunState, action: str) -> str:
+    by = next((c.by for c in reversed(state.controls) if c.action == action), "")
     return f" by {text.plain(by, 64)}" if by else ""
 
 

@@ -87,3 +87,13 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def wait_for(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine; Ctrl-C ends it at once, whatever the share does."""
     return asyncio.run(work)
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Go on only if a person agrees, or `yes` says so. Raises UsageError where nobody can be asked."""
+    if yes:
+        return
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise UsageError(f"{question} Nobody can be asked here: --yes says so")
+    if not click.confirm(question, err=True):
+        raise click.exceptions.Exit(1)

@@ -8,7 +8,7 @@ import sys
 import click
 
 from swarm import api, launcher
-from swarm.cli.common import json_option, mailbox_option, put, say, table, wait_for, where
+from swarm.cli.common import confirm, json_option, mailbox_option, put, say, table, wait_for, where
 from swarm.core.errors import MailboxUnavailable, UsageError
 from swarm.core.jobs import Export, Generate, Order
 from swarm.core.sentences import number, plain
@@ -43,7 +43,7 @@ def runs(mailbox: str | None, as_json: bool) -> None:
             state.run,
             "diloco",
             state.manifest.task.name if state.manifest else "",
-            f"{state.open_round}/{state.manifest.rounds if state.manifest and state.manifest.rounds else '∞'}",
+            f"{state.open_round}/{state.rounds_in_all or '∞'}",
             "no answer" if state.lost else _phase(state),
             ", ".join(v.learner for v in _heard(state)) or "–",
         )
@@ -90,24 +90,6 @@ def status(run: str, watch: bool, mailbox: str | None, as_json: bool) -> None:
 @click.command()
 @click.argument("run")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@mailbox_option
-def stop(run: str, yes: bool, mailbox: str | None) -> None:
-    """End RUN for everybody: its learners report what they have, and the round that this closes is the last."""
-    location = where(mailbox)
-    manifest = wait_for(api.find_run(location, run))
-    ended = wait_for(api.RunWatch(location, manifest.run, history=False).poll()).phase
-    if ended in ("done", "stopped"):
-        say(f"{plain(manifest.name)} is {ended} already")
-        return
-    if sys.stdin is not None and sys.stdin.isatty():  # a script that says so means it, and nothing is deleted
-        _confirm(f"End {plain(manifest.name)} for everybody?", yes)
-    wait_for(api.stop_run(location, manifest.run))
-    say(f"{plain(manifest.name)} ends with its next round, at once if nobody trains")
-
-
-@click.command()
-@click.argument("run")
-@click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--force", is_flag=True, help="Even if learners are live.")
 @mailbox_option
 def rm(run: str, yes: bool, force: bool, mailbox: str | None) -> None:
@@ -119,7 +101,7 @@ def rm(run: str, yes: bool, force: bool, mailbox: str | None) -> None:
         if live:
             names = ", ".join(map(plain, live))
             raise UsageError(f"{names} train in {plain(manifest.name)}: `swarm stop` it first, or --force")
-    _confirm(f"Delete {plain(manifest.name)} and all its rounds?", yes)
+    confirm(f"Delete {plain(manifest.name)} and all its rounds?", yes=yes)
     count = wait_for(api.remove_run(location, manifest.run))
     say(f"{plain(manifest.name)}: {count} objects deleted")
 
@@ -194,15 +176,6 @@ def _tool(order: Order) -> int:
     return 1 if code < 0 else code
 
 
-def _confirm(question: str, yes: bool) -> None:
-    if yes:
-        return
-    if sys.stdin is None or not sys.stdin.isatty():
-        raise UsageError(f"{question} Nobody can be asked here: --yes says so")
-    if not click.confirm(question, err=True):
-        raise click.exceptions.Exit(1)
-
-
 def _heard(state: api.RunState) -> tuple[api.LearnerView, ...]:
     """Live learners. After two beats in which none was heard, those whose lease still runs do not count."""
     return state.live if state.phase_is_certain else ()
@@ -225,7 +198,7 @@ def _run_object(state: api.RunState) -> dict[str, object]:
         "method": "diloco",
         "task": manifest.task.name if manifest else None,
         "round": state.open_round,
-        "rounds": manifest.rounds if manifest else None,
+        "rounds": state.rounds_in_all,
         "state": _phase(state),
         "certain": state.phase_is_certain,
         "learners": [v.learner for v in _heard(state)],
@@ -262,7 +235,7 @@ def _show(state: api.RunState, as_json: bool) -> None:
         put({**_run_object(state), "members": learners, "history": rounds})
         return
     assert manifest is not None
-    of = f"/{manifest.rounds}" if manifest.rounds else ""
+    of = f"/{state.rounds_in_all}" if state.rounds_in_all else ""
     phase = "no answer" if state.lost else _phase(state)
     print(f"{plain(state.name)} ({state.run})  {phase}  round {state.open_round}{of}  task {plain(manifest.task.name)}")
     rows = [
