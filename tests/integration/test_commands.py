@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from swarm.cli import run
+from swarm.core.specs import DiLoCo
 from tests.integration.handmade import (
     QUICK,
     beat,
@@ -66,6 +67,11 @@ ON_ONE_RUN = [
     ("status", "RUN"),
     ("join", "RUN"),
     ("stop", "RUN"),
+    ("pause", "RUN"),
+    ("resume", "RUN"),
+    ("extend", "RUN", "--rounds", "9"),
+    ("drop", "RUN", "studio"),
+    ("compare", "RUN", "RUN"),
     ("rm", "RUN", "--yes"),
     ("export", "RUN", "out.safetensors"),
     ("generate", "RUN", "--prompt", "x"),
@@ -434,3 +440,73 @@ def test_the_doctor_needs_no_mailbox_to_look_at_the_rest(swarm: Swarm) -> None:
     assert swarm("doctor") == 1
     assert "framework" in swarm.out
     assert "which mailbox?" in swarm.out
+
+
+# Steering
+
+
+def test_pause_and_resume(swarm: Swarm, mailbox: str) -> None:
+    make_run(mailbox, "one", "run1")
+    assert swarm("resume", "one") == 0
+    assert "not paused" in swarm.err
+    assert swarm("pause", "one") == 0
+    assert swarm.objects("runs")[0]["state"] == "paused"  # nobody is there: at once
+    assert swarm("pause", "one") == 0
+    assert "already" in swarm.err
+    assert swarm("resume", "one") == 0
+    assert swarm.objects("runs")[0]["state"] == "idle"
+
+
+def test_a_done_run_goes_on_when_it_is_extended(swarm: Swarm, mailbox: str) -> None:
+    write_rounds(mailbox, make_run(mailbox, "one", "run1", rounds=3), 3)
+    assert swarm.objects("runs")[0]["state"] == "done"
+    assert "--rounds" in swarm.fails(2, "extend", "one")
+    assert "--rounds" in swarm.fails(2, "extend", "one", "--by", "2", "--forever")
+    assert swarm("extend", "one", "--by", "2") == 0
+    assert "5 rounds" in swarm.err
+    assert "swarm join one" in swarm.err
+    [now] = swarm.objects("runs")
+    assert (now["state"], now["rounds"]) == ("idle", 5)
+    assert swarm("extend", "one", "--forever") == 0
+    assert swarm.objects("runs")[0]["rounds"] is None
+    assert "until it is stopped" in swarm.fails(2, "extend", "one", "--by", "1")
+
+
+def test_only_a_learner_of_the_run_is_dropped(swarm: Swarm, mailbox: str) -> None:
+    make_run(mailbox, "one", "run1")
+    beat(mailbox, "run1", "studio", 0)
+    line = swarm.fails(2, "drop", "one", "nobody")
+    assert "studio" in line
+    assert swarm("drop", "one", "studio") == 0
+    assert "studio" in swarm.err
+
+
+@pytest.mark.parametrize("command", ["pause", "resume", "drop"])
+def test_an_ended_run_is_steered_no_more(swarm: Swarm, mailbox: str, command: str) -> None:
+    make_run(mailbox, "one", "run1")
+    stop(mailbox, "run1")
+    argv = ("studio",) if command == "drop" else ()
+    assert "stopped" in swarm.fails(2, command, "one", *argv)
+
+
+# Comparing
+
+
+def test_two_runs_side_by_side(swarm: Swarm, mailbox: str) -> None:
+    write_rounds(mailbox, make_run(mailbox, "one", "run1"), 30)
+    write_rounds(mailbox, make_run(mailbox, "two", "run2", algorithm=DiLoCo(sync_every=20, beat_s=0.2, lease_s=2.0)), 3)
+    assert swarm("compare", "one", "two") == 0
+    lines = swarm.out.splitlines()
+    assert ["sync_every", "10", "20"] in [line.split() for line in lines]
+    assert not any(line.startswith("outer_lr") for line in lines)  # equal in both
+    assert any(line.split()[0] == "29" for line in lines if line.strip())
+    assert len(lines) < 45  # a long history is shown by some of its rounds
+    tape = swarm.objects("compare", "one", "two")
+    assert [(at["name"], at["round"]) for at in tape] == [("one", r) for r in range(30)] + [("two", r) for r in range(3)]
+    assert tape[2]["tokens"] == 30
+
+
+def test_a_run_without_rounds_can_be_compared(swarm: Swarm, mailbox: str) -> None:
+    make_run(mailbox, "one", "run1")
+    assert swarm("compare", "one", "one") == 0
+    assert "rounds so far" in swarm.out

@@ -101,6 +101,7 @@ def run_state(
     run: str = AT.run,
     name: str = NAME,
     beat_every_s: float = 2.5,
+    controls: tuple[Control, ...] = (),
 ) -> api.RunState:
     """As a watch folds it, polling every 2.5 s from second 0. Those in `silent` stop beating after the first third."""
     state = apply(
@@ -110,7 +111,7 @@ def run_state(
         missing = round % 5 == 3  # air comes late to this one, as the next record says
         late = (api.Rejected(learner="air", unit="air", reason="late", round=round - 1),) if round % 5 == 4 else ()
         record = round_record(round, (n for n in learners if not (missing and n == "air")), late)
-        if stop and round == closed - 1:
+        if (stop or controls) and round == closed - 1:
             record = msgspec.structs.replace(record, control=1)
         state = apply(state, RoundRead(record))
         state = apply(state, EvalRead(api.EvalRecord(round=round, learner=learners[0], loss=loss_at(round, 0.07))))
@@ -146,6 +147,8 @@ def run_state(
                 state = apply(state, SnapshotRead(snapshot(closed, name_)))
     if stop:
         state = apply(state, ControlRead(1, Control(action="stop", by="studio")))
+    for n, control in enumerate(controls, len(state.controls) + 1):
+        state = apply(state, ControlRead(n, control))
     return state
 
 
@@ -255,6 +258,15 @@ class PlayedFeed:
 
     def stop(self, at: RunAt) -> None:
         self.asked.append(("stop", at))
+
+    def pause(self, at: RunAt) -> None:
+        self.asked.append(("pause", at))
+
+    def resume(self, at: RunAt) -> None:
+        self.asked.append(("resume", at))
+
+    def drop(self, at: RunAt, learner: str) -> None:
+        self.asked.append(("drop", (at, learner)))
 
     @property
     def facts(self) -> Facts:
