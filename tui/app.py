@@ -31,6 +31,7 @@ from tui.screens.pages import fact_lines, help_lines
 from tui.screens.palette import Palette
 from tui.screens.run import RunScreen
 from tui.transitions import Note
+from tui.view_run import program_words, resting
 
 
 class FeedLike(Protocol):
@@ -204,6 +205,9 @@ class SwarmApp(App[None]):
 
     def ask_join(self, at: RunAt, state: RunState) -> None:
         name = text.plain(state.name, 40)
+        if program := program_words(state):
+            self._toast(program)
+            return
         task = text.plain(state.manifest.task.name, 40) if state.manifest else ""
         words = (
             ((f"Train {name} on this machine?", "strong"),),
@@ -235,7 +239,7 @@ class SwarmApp(App[None]):
 
     def ask_pause(self, at: RunAt, state: RunState) -> None:
         name = text.plain(state.name, 40)
-        if state.pausing:
+        if resting(state):
             self.feed.resume(at)
             self._toast(f"{name} goes on")
             return

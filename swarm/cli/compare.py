@@ -100,7 +100,7 @@ def _settings(here: api.RunState, there: api.RunState) -> list[tuple[str, str, s
 def _flat(state: api.RunState) -> dict[str, str]:
     manifest = state.manifest
     assert manifest is not None
-    fields = {"task": manifest.task.name, "rounds": str(state.rounds_in_all or "∞"), "seed": str(manifest.seed)}
+    fields = {"task": manifest.task.name, "rounds": str(state.total_rounds or "∞"), "seed": str(manifest.seed)}
     fields |= {f"-o {name}": str(value) for name, value in manifest.task.options.items()}
     fields |= {f"data {n}": f"{d.name} {d.sha256[:12]}" for n, d in enumerate(manifest.task.data)}
     return fields | {name: str(value) for name, value in msgspec.structs.asdict(manifest.algorithm).items()}

@@ -7,7 +7,7 @@ import sys
 import click
 
 from swarm import api
-from swarm.cli.common import confirm, mailbox_option, say, wait_for, where
+from swarm.cli.common import asked_by, confirm, mailbox_option, say, wait_for, where
 from swarm.core.errors import UsageError
 from swarm.core.sentences import plain
 
@@ -35,11 +35,12 @@ def pause(run: str, mailbox: str | None) -> None:
     """Let all learners of RUN report what they have, and rest until `swarm resume`."""
     location, now = _found(mailbox, run)
     _must_go_on(now)
-    if now.phase == "paused":
-        say(f"{plain(now.name)} is paused already")
+    if now.effect.paused or now.effect.pausing:
+        say(f"{plain(now.name)} is paused already{asked_by(now.effect.by)}")
         return
     wait_for(api.pause_run(location, now.run))
-    say(f"{plain(now.name)} pauses after its next round; `swarm resume {plain(now.name)}` lets it go on")
+    when = "pauses after its next round" if now.live else "is paused"
+    say(f"{plain(now.name)} {when}; `swarm resume {plain(now.name)}` lets it go on")
 
 
 @click.command()
@@ -49,7 +50,7 @@ def resume(run: str, mailbox: str | None) -> None:
     """Let a paused RUN go on."""
     location, now = _found(mailbox, run)
     _must_go_on(now)
-    if not now.pausing:
+    if not (now.effect.paused or now.effect.pausing):
         say(f"{plain(now.name)} is not paused")
         return
     wait_for(api.resume_run(location, now.run))
@@ -70,9 +71,9 @@ def extend(run: str, rounds: int | None, by: int | None, forever: bool, mailbox:
     if now.phase == "stopped":
         raise UsageError(f"{plain(now.name)} was stopped: `swarm start` another one")
     if by is not None:
-        if now.rounds_in_all is None:
+        if now.total_rounds is None:
             raise UsageError(f"{plain(now.name)} goes on until it is stopped: --rounds N gives it an end")
-        rounds = now.rounds_in_all + by
+        rounds = now.total_rounds + by
     wait_for(api.extend_run(location, now.run, rounds))
     until = "goes on until it is stopped" if rounds is None else f"has {rounds} rounds"
     join = f"; `swarm join {plain(now.name)}` goes on with it" if now.phase == "done" and (rounds or 1) > now.open_round else ""
