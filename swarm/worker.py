@@ -90,8 +90,6 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def learn(order: Learn, me: Identity, emit: EventFile) -> int:
-    from swarm.runtime.session import Session
-
     leave = _leave_on_signals(emit)
     mailbox = open_mailbox(order.mailbox)
     asyncio.run(mailbox.open())
@@ -103,7 +101,7 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
         emit(Created(run=manifest.run, name=manifest.name))
         if not order.join:
             return 0
-    if trainable is None:
+    if trainable is None and order.role != "syncer":
         emit(Building(what=f"{manifest.task.name} for run {manifest.name}"))
         trainable = _build(manifest.task, manifest.seed, order)
     record = LearnerRecord(
@@ -115,25 +113,36 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
         pid=me.pid,
         process=me.process,
         version=__version__,
-        device=f"{trainable.framework} {trainable.device}",
+        device=f"{trainable.framework} {trainable.device}" if trainable is not None else "",
+        role=order.role,
     )
     process = psutil.Process()
     from swarm.mailbox.threads import DaemonThreads
 
     compute = DaemonThreads(1)
-    session = Session(
-        trainable.adapter,
-        mailbox=mailbox,
-        manifest=manifest,
-        me=record,
-        gone=lambda other: process_gone(me, holder(other)),
-        alive=lambda other: process_alive(me, holder(other)),
-        may_rename=order.may_rename,
-        emit=emit,
-        evaluate=trainable.evaluate,
-        offload=compute.run,
-        rss_bytes=lambda: process.memory_info().rss,
-    )
+    common: dict[str, Any] = {
+        "mailbox": mailbox,
+        "manifest": manifest,
+        "me": record,
+        "gone": lambda other: process_gone(me, holder(other)),
+        "alive": lambda other: process_alive(me, holder(other)),
+        "may_rename": order.may_rename,
+        "emit": emit,
+        "offload": compute.run,
+        "rss_bytes": lambda: process.memory_info().rss,
+    }
+    if order.role == "syncer":
+        from swarm.runtime.syncer import Syncer
+
+        syncer = Syncer(**common)
+        leave(syncer.leave)
+        trainable = None  # what Θ⁰ was made with
+        syncer.run()
+        return 0
+    assert trainable is not None
+    from swarm.runtime.session import Session
+
+    session = Session(trainable.adapter, evaluate=trainable.evaluate, **common)
     leave(session.leave)
     with session:
         trainable.use_stream(session.me.learner, session.me.incarnation)
@@ -165,6 +174,8 @@ def _create(order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emi
         rounds=create.rounds,
         seed=create.seed,
         eval_every=create.eval_every,
+        checkpoint_every=create.checkpoint_every,
+        checkpoints_kept=create.checkpoints_kept,
         created_by=me.machine_name,
     )
     theta = trainable.adapter.snapshot()

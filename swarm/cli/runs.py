@@ -43,7 +43,7 @@ def runs(mailbox: str | None, as_json: bool) -> None:
             state.run,
             "diloco",
             state.manifest.task.name if state.manifest else "",
-            f"{state.open_round}/{state.manifest.rounds if state.manifest and state.manifest.rounds else '∞'}",
+            f"{state.open_round}/{'∞' if state.total_rounds is None else state.total_rounds}",
             "no answer" if state.lost else _phase(state),
             ", ".join(v.learner for v in _heard(state)) or "–",
         )
@@ -225,7 +225,7 @@ def _run_object(state: api.RunState) -> dict[str, object]:
         "method": "diloco",
         "task": manifest.task.name if manifest else None,
         "round": state.open_round,
-        "rounds": manifest.rounds if manifest else None,
+        "rounds": state.total_rounds,
         "state": _phase(state),
         "certain": state.phase_is_certain,
         "learners": [v.learner for v in _heard(state)],
@@ -262,7 +262,7 @@ def _show(state: api.RunState, as_json: bool) -> None:
         put({**_run_object(state), "members": learners, "history": rounds})
         return
     assert manifest is not None
-    of = f"/{manifest.rounds}" if manifest.rounds else ""
+    of = "" if state.total_rounds is None else f"/{state.total_rounds}"
     phase = "no answer" if state.lost else _phase(state)
     print(f"{plain(state.name)} ({state.run})  {phase}  round {state.open_round}{of}  task {plain(manifest.task.name)}")
     rows = [

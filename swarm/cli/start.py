@@ -10,6 +10,7 @@ import click
 from swarm import api
 from swarm.cli.common import json_option, learner_options, mailbox_option, remember, wait_for, where
 from swarm.core.errors import UsageError
+from swarm.core.records import Role
 from swarm.core.specs import DiLoCo, options
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -61,6 +62,14 @@ def spec_options(spec: type[DiLoCo]) -> Callable[[F], F]:
     show_default=True,
     help="Turns through all fragments per evaluation; 0: none.",
 )
+@click.option(
+    "--checkpoint-every",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Turns through all fragments after which the parameters are kept for good; 0: never.",
+)
+@click.option("--keep-checkpoints", type=click.IntRange(1), default=3, show_default=True, help="How many of these are kept.")
 @click.option("--no-join", is_flag=True, help="Only make the run.")
 @click.option("--detach", is_flag=True, help="Train in the background; `swarm jobs` shows it.")
 @spec_options(DiLoCo)
@@ -74,12 +83,15 @@ def diloco(
     name: str | None,
     seed: int | None,
     eval_every: int,
+    checkpoint_every: int,
+    keep_checkpoints: int,
     no_join: bool,
     detach: bool,
     learner_id: str | None,
     framework: str,
     device: str,
     data: str | None,
+    role: Role,
     threads: int | None,
     mailbox: str | None,
     as_json: bool,
@@ -102,6 +114,8 @@ def diloco(
         seed=seed,
         name=name,
         eval_every=eval_every,
+        checkpoint_every=checkpoint_every,
+        checkpoints_kept=keep_checkpoints,
     )
     wait_for(api.check_new_name(location, create.name))
     remember(location)
@@ -114,6 +128,7 @@ def diloco(
         framework=framework,
         device=device,
         data=data,
+        role=role,
         threads=threads,
     )
     if detach and not no_join:

@@ -6,6 +6,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from swarm.core.records import Role
+
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
     """Base: the tag is the class name."""
@@ -31,6 +33,7 @@ class Joined(_Event, frozen=True, kw_only=True, tag=True):
     incarnation: int
     round: int  # the round it works on
     device: str = ""
+    role: Role = "both"
 
 
 class Waiting(_Event, frozen=True, kw_only=True, tag=True):
@@ -38,6 +41,17 @@ class Waiting(_Event, frozen=True, kw_only=True, tag=True):
 
     round: int
     reason: str
+
+
+class Paused(_Event, frozen=True, kw_only=True, tag=True):
+    """From here on nobody trains, until the run is resumed."""
+
+    round: int  # the open one
+    by: str = ""  # machine, for people
+
+
+class Resumed(_Event, frozen=True, kw_only=True, tag=True):
+    round: int
 
 
 class Stepped(_Event, frozen=True, kw_only=True, tag=True):
@@ -58,7 +72,7 @@ class Published(_Event, frozen=True, kw_only=True, tag=True):
 class RoundClosed(_Event, frozen=True, kw_only=True, tag=True):
     round: int
     rounds: int | None  # of the run
-    participants: tuple[str, ...]
+    participants: tuple[str, ...]  # none: nothing counted, and the parameters are as they were
     rejected: tuple[str, ...]  # "learner: reason"
     train_loss: float | None
     closer: str
@@ -106,6 +120,8 @@ WorkerEvent: TypeAlias = (
     | Created
     | Joined
     | Waiting
+    | Paused
+    | Resumed
     | Stepped
     | Published
     | RoundClosed

@@ -60,6 +60,7 @@ class Handoff:
     _inbox: deque[Aligned] = field(default_factory=deque)
     _evals: deque[EvalRecord] = field(default_factory=deque)
     _flush: bool = False
+    _paused: bool = False
     _hurry: int = -1  # the round that is to be reported to with what there is
     _ended: str | None = None
     _error: BaseException | None = None
@@ -100,6 +101,11 @@ class Handoff:
     def flush(self) -> bool:
         """Whether to report at once, without waiting for the round's last step."""
         return self._flush
+
+    @property
+    def paused(self) -> bool:
+        """Whether no inner step is to be made for now. What was committed is taken over all the same."""
+        return self._paused
 
     def hurried(self, round: int) -> bool:
         """Whether `round` is about to close without this learner, unless it reports what it has."""
@@ -149,9 +155,14 @@ class Handoff:
         with self._changed:
             self._hurry = round
 
-    def ask_flush(self) -> None:
+    def ask_flush(self, wanted: bool = True) -> None:
         with self._changed:
-            self._flush = True
+            self._flush = wanted
+            self._changed.notify_all()
+
+    def pause(self, paused: bool) -> None:
+        with self._changed:
+            self._paused = paused
             self._changed.notify_all()
 
     def end(self, reason: str) -> None:

@@ -28,6 +28,7 @@ from swarm.mailbox.contract import Mailbox
 from swarm.runtime.handoff import Aligned, Handoff
 from swarm.runtime.inner import InnerLoop, params_sha256
 from swarm.runtime.participant import Participant
+from swarm.runtime.patience import wait_while_it_moves
 from swarm.tasks.contract import EvalResult
 
 STALL_S = 2.0  # leaving waits while bytes move; for so long when they do not
@@ -120,17 +121,7 @@ class Session:
         if loop is not None and following is not None:
             with contextlib.suppress(RuntimeError):  # the communication thread has ended by itself
                 loop.call_soon_threadsafe(following.cancel)
-        moved, still_since_s = -1, time.monotonic()
-        while not self._left.wait(0.05):
-            if self._exchange.progress_bytes != moved:
-                moved, still_since_s = self._exchange.progress_bytes, time.monotonic()
-                continue
-            still_s = time.monotonic() - still_since_s
-            # Small calls that are answered, one after the other, are no stall, on a slow share either.
-            if still_s > self._stall_s and self._exchange.mailbox.outstanding_s() >= self._stall_s:
-                break
-            if still_s > 5 * self._stall_s:
-                break
+        wait_while_it_moves(self._left, self._exchange, stall_s=self._stall_s)
 
     @property
     def me(self) -> LearnerRecord:
@@ -193,10 +184,11 @@ class Session:
             if ended is not None:
                 self._finish(ended)
                 return
-            self._publish_if_due()
+            if not self._handoff.paused:
+                self._publish_if_due()
             telemetry.round, telemetry.step = self._inner.round, self._inner.step
-            if self._inner.waits:
-                telemetry.phase = "wait"
+            if self._handoff.paused or self._inner.waits:
+                telemetry.phase = "paused" if self._handoff.paused else "wait"
                 self._handoff.wait(0.2)
                 self._stepped_at_s = time.monotonic()
                 continue

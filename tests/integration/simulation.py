@@ -10,7 +10,7 @@ import numpy as np
 
 from swarm.core.events import WorkerEvent
 from swarm.core.fragments import by_bytes
-from swarm.core.records import EvalRecord, LearnerRecord, Manifest, TaskRef
+from swarm.core.records import EvalRecord, LearnerRecord, Manifest, Role, TaskRef
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange, create_run
 from swarm.learners.numpy import NumpyAdapter
@@ -96,6 +96,7 @@ class Learner:
         tokens: int = 10,
         poison: bool = False,
         may_rename: bool = False,
+        role: Role = "both",
     ) -> None:
         self.name, self.step_s, self.tokens, self.poison = name, step_s, tokens, poison
         self.adapter = NumpyAdapter(model(1))
@@ -116,6 +117,7 @@ class Learner:
                 pid=self.pid,
                 process=str(self.pid),
                 version="0",
+                role=role,
             ),
             self.handoff,
             schema=self.adapter.schema(),
@@ -172,6 +174,9 @@ class Learner:
                 return "left"
             if self.handoff.ended is not None:
                 return self.handoff.ended
+            if self.handoff.paused:
+                await asyncio.sleep(0.05)
+                continue
             publication = inner.due(flush=self.handoff.flush, hurried=self.handoff.hurried(inner.round))
             if publication is not None:
                 self.handoff.publish(publication)
