@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 
-from swarm.core.errors import PayloadCorrupt, PayloadMissing
+from swarm.core.errors import FileRefused, PayloadCorrupt, PayloadMissing
 from swarm.core.keys import RunKeys
 from swarm.core.records import FileRef
 from swarm.files.attach import Progress
@@ -22,6 +23,16 @@ LOOK_S = 0.5
 STALLED_S = 30.0  # after so long without progress of another process, this one fetches for itself
 
 
+def cached(cache: Cache, ref: FileRef) -> Path | None:
+    """The file, if it is on this machine; it stays there until `cache` ends. Raises FileRefused, CacheUnusable."""
+    check_name(ref.name)
+    path = cache.find(ref)
+    if path is not None:  # as it may have been fetched under another name
+        with path.open("rb") as file:
+            _check_content(ref, lambda begin, size: os.pread(file.fileno(), size, begin))
+    return path
+
+
 async def fetch_file(mailbox: Mailbox, run: str, ref: FileRef, cache: Cache, *, progress: Progress = lambda done: None) -> Path:
     """The file, from the cache or else fetched into it; it stays there until `cache` ends.
 
@@ -30,10 +41,9 @@ async def fetch_file(mailbox: Mailbox, run: str, ref: FileRef, cache: Cache, *, 
     Raises FileRefused for what is no plain data, whoever attached it; PayloadMissing for a chunk that is not there, or not
     yet: a share may be late; PayloadCorrupt; CacheUnusable; what the mailbox raises.
     """
-    check_name(ref.name)
     slot, waited_s, others = 0, 0.0, -1
     while True:
-        if (found := cache.find(ref)) is not None:
+        if (found := cached(cache, ref)) is not None:
             return found
         if (partial := cache.begin(ref, slot)) is not None:
             break
@@ -45,7 +55,7 @@ async def fetch_file(mailbox: Mailbox, run: str, ref: FileRef, cache: Cache, *, 
             slot, waited_s = slot + 1, 0.0
         await asyncio.sleep(LOOK_S)
     with partial:
-        if (found := cache.find(ref)) is not None:  # the other one has ended just now
+        if (found := cached(cache, ref)) is not None:  # the other one has ended just now
             partial.discard()
             return found
         return await _fetched(mailbox, RunKeys(run), ref, cache, partial, progress)
@@ -85,12 +95,16 @@ async def _fetched(mailbox: Mailbox, place: RunKeys, ref: FileRef, cache: Cache,
         partial.discard()
         raise PayloadCorrupt(hashes_key.rpartition("/")[0], ref.sha256, whole.hexdigest())
     try:
-        tail = partial.read(max(0, ref.size_bytes - 8), 8)
-        check_content(ref.name, partial.read(0, HEAD_BYTES), tail, size_bytes=ref.size_bytes)
-    except Exception:
+        _check_content(ref, partial.read)
+    except FileRefused:
         partial.discard()
         raise
     return partial.finish()
+
+
+def _check_content(ref: FileRef, read: Callable[[int, int], bytes]) -> None:
+    tail = read(max(0, ref.size_bytes - 8), 8)
+    check_content(ref.name, read(0, HEAD_BYTES), tail, size_bytes=ref.size_bytes)
 
 
 async def _read(mailbox: Mailbox, key: str, size: int, sha256: str) -> memoryview:

@@ -15,7 +15,7 @@ from swarm.core.records import DataRef, FileRef, Manifest
 from swarm.core.sentences import amount
 from swarm.files.attach import Attachment, attach, describe
 from swarm.files.cache import Cache
-from swarm.files.fetch import fetch_file
+from swarm.files.fetch import cached, fetch_file
 from swarm.mailbox.contract import Mailbox
 from swarm.runtime.patience import BACKOFF_S, Patience, jittered
 
@@ -50,7 +50,7 @@ def chosen(path: Path, data: tuple[DataRef, ...], *, wanted: bool | None, emit: 
 
 async def attach_patiently(mailbox: Mailbox, run: str, file: Attachment, emit: Emit) -> FileRef:
     """Write it into the mailbox, for as long as that takes. Raises FileChanged, FileRefused."""
-    told = _Told(file.ref, "attach", emit)
+    told = Told(file.ref, "attach", emit)
     ref = await attach(mailbox, run, file, progress=told, through=_patience(mailbox, emit, "attaching").through)
     told.done()
     return ref
@@ -77,10 +77,10 @@ def attached_data(manifest: Manifest) -> FileRef | None:
 async def fetch_patiently(mailbox: Mailbox, run: str, ref: FileRef, cache: Cache, emit: Emit) -> Path:
     """The file, in `cache`: fetched for as long as that takes, however often the share is away. Raises DataMissing if it is
     not whole in the mailbox, FileRefused, CacheUnusable."""
-    if (found := cache.find(ref)) is not None:
+    if (found := cached(cache, ref)) is not None:
         emit(Transfer(file=ref.name, how="have", done_bytes=ref.size_bytes, size_bytes=ref.size_bytes))
         return found
-    told, patience = _Told(ref, "fetch", emit), _patience(mailbox, emit, "fetching")
+    told, patience = Told(ref, "fetch", emit), _patience(mailbox, emit, "fetching")
     now = asyncio.get_running_loop().time
     missing, until_s = "", 0.0
     while True:
@@ -113,7 +113,7 @@ def _patience(mailbox: Mailbox, emit: Emit, doing: str) -> Patience:
     return Patience(mailbox, tell)
 
 
-class _Told:
+class Told:
     """Tells how a transfer goes: its size before it begins, now and then how far it is, and its end."""
 
     def __init__(
