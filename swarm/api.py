@@ -237,8 +237,10 @@ def new_run(
     eval_every: int = 1,
     checkpoint_every: int = 0,
     checkpoints_kept: int = 3,
+    attach: bool | None = None,
 ) -> CreateRun:
-    """A run to be made by a worker; its options are checked here. Raises UsageError, TaskUnknown."""
+    """A run to be made by a worker; its options are checked here. `attach`: the data that its order gives; None: if that is
+    under 1 GiB. Raises UsageError, TaskUnknown."""
     try:
         chosen = registry.get(task)
     except TaskUnknown as error:
@@ -267,6 +269,7 @@ def new_run(
         eval_every=eval_every,
         checkpoint_every=checkpoint_every,
         checkpoints_kept=checkpoints_kept,
+        attach=attach,
     )
 
 

@@ -70,6 +70,11 @@ def spec_options(spec: type[DiLoCo]) -> Callable[[F], F]:
     help="Turns through all fragments after which the parameters are kept for good; 0: never.",
 )
 @click.option("--keep-checkpoints", type=click.IntRange(1), default=3, show_default=True, help="How many of these are kept.")
+@click.option(
+    "--attach/--no-attach",
+    default=None,
+    help="Put the file of --data into the mailbox, for those who join; by default if it is under 1 GiB.",
+)
 @click.option("--no-join", is_flag=True, help="Only make the run.")
 @click.option("--detach", is_flag=True, help="Train in the background; `swarm jobs` shows it.")
 @spec_options(DiLoCo)
@@ -85,6 +90,7 @@ def diloco(
     eval_every: int,
     checkpoint_every: int,
     keep_checkpoints: int,
+    attach: bool | None,
     no_join: bool,
     detach: bool,
     learner_id: str | None,
@@ -105,6 +111,8 @@ def diloco(
         algorithm = DiLoCo(**given)
     except ValueError as error:
         raise UsageError(str(error)) from None
+    if attach and data is None:
+        raise UsageError("--attach needs a file: pass it with --data FILE")
     location = where(mailbox)
     create = api.new_run(
         task=task,
@@ -116,6 +124,7 @@ def diloco(
         eval_every=eval_every,
         checkpoint_every=checkpoint_every,
         checkpoints_kept=keep_checkpoints,
+        attach=attach,
     )
     wait_for(api.check_new_name(location, create.name))
     remember(location)

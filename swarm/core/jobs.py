@@ -23,6 +23,7 @@ class CreateRun(msgspec.Struct, frozen=True, kw_only=True):
     eval_every: int = 1
     checkpoint_every: int = 0
     checkpoints_kept: int = 3
+    attach: bool | None = None  # the data given with the order; None: if that is small enough
 
 
 class Learn(msgspec.Struct, frozen=True, kw_only=True, tag=True):
