@@ -76,7 +76,7 @@ class Adapted:
                     copied.append(lambda move=move: self._packed(move, tensors))  # type: ignore[misc]
                 case _:
                     assert_never(move.rule)
-        if views or not copied:  # an apply of nothing, too, must refuse what the adapter refuses
+        if views:
             self._adapter.apply(views)
         for packed in copied:  # one by one: together they could be a whole second model
             self._adapter.apply(packed())

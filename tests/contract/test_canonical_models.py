@@ -109,6 +109,14 @@ def test_the_canonical_order_is_pytorchs() -> None:
     assert adapter_for(pair.torch, "auto").snapshot()["0.weight"].ctypes.data == pair.torch[0].weight.data_ptr()
 
 
+def test_layers_that_are_no_sequential_keep_their_name() -> None:
+    model = nn.Module()
+    model.layers = [nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2))]
+    other = torch.nn.Module()
+    other.layers = torch.nn.ModuleList([torch.nn.Linear(2, 2), torch.nn.Sequential(torch.nn.Linear(2, 2))])
+    check_equal(adapter_for(model, "auto").schema(), adapter_for(other, "auto").schema())
+
+
 def test_a_bilinear_layer() -> None:
     one, other = torch.nn.Bilinear(3, 4, 5), nn.Bilinear(3, 4, 5)
     same(one, other)
@@ -211,6 +219,8 @@ def test_in_mlx_every_convolution_and_a_layout_that_leaves_one_out_are_warned_ab
     assert line.startswith("second.weight 8×5×5×8: ")
     torch_model = torch.nn.Conv2d(3, 8, 5)
     assert adapter_for(torch_model).warnings() == (), "another shape is a mismatch that is seen"
+    assert adapter_for(torch.nn.ConvTranspose1d(3, 8, 8)).warnings() == ()
+    assert len(adapter_for(torch.nn.ConvTranspose1d(3, 3, 3)).warnings()) == 1
 
 
 def test_a_second_layout_leaves_what_the_first_has_declared() -> None:

@@ -112,6 +112,7 @@ def test_wildcards_stand_for_components() -> None:
         "blocks.0.out.weight": (4, 2),
     }
     assert list(schema(model, Rename("blocks.**", to="**"))) == ["0.conv.weight", "0.out.weight", "11.conv.weight"]
+    assert list(schema(zeros(**{"a.b+c": (1,), "a.bbc": (1,)}), Rename("*.b+c", to="*.d"))) == ["a.bbc", "a.d"]
     assert list(schema(zeros(**{"a.*": (1,), "a.b": (2,)}), Rename("a.b", to="c"))) == ["a.*", "c"]
 
 
@@ -133,6 +134,14 @@ def test_names_may_be_swapped_and_layouts_stacked() -> None:
     assert {name: array.tolist() for name, array in stacked.snapshot().items()} == {"a": [1], "c": [5], "d": [6]}
     stacked.apply({"d": np.float32([7])})
     assert model["b"].tolist() == [5, 7]
+
+
+def test_the_model_may_change() -> None:
+    model = zeros(a__w=(4,))
+    adapter = adapter_for(model, Layout((Split("*.w", to=("*.1", "*.2")),)))
+    assert adapter.schema().names == ("a.1", "a.2")
+    model |= zeros(b__w=(4,))
+    assert adapter.schema().names == tuple(sorted(adapter.snapshot())) == ("a.1", "a.2", "b.1", "b.2")
 
 
 # What does not fit
