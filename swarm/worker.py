@@ -24,10 +24,11 @@ import psutil
 from swarm import __version__
 from swarm.core.errors import INTERRUPTED, SwarmError, UsageError
 from swarm.core.events import Building, Created, Failed, WorkerEvent
-from swarm.core.fragments import by_bytes
+from swarm.core.fragments import plan
 from swarm.core.jobs import CreateRun, Export, Generate, Learn, Order
 from swarm.core.records import LearnerRecord, Manifest, TaskRef
 from swarm.core.sentences import sentence
+from swarm.host import paths
 from swarm.host.identity import Identity, holder, identity, note_process, process_alive, process_gone
 from swarm.mailbox import open_mailbox
 from swarm.tape import read_manifest
@@ -90,7 +91,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def learn(order: Learn, me: Identity, emit: EventFile) -> int:
+    from swarm.runtime.local import LocalCheckpoint, forget_old
     from swarm.runtime.session import Session
+    from swarm.tasks.contract import Resumable
 
     leave = _leave_on_signals(emit)
     mailbox = open_mailbox(order.mailbox)
@@ -105,7 +108,7 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
             return 0
     if trainable is None:
         emit(Building(what=f"{manifest.task.name} for run {manifest.name}"))
-        trainable = _build(manifest.task, manifest.seed, order)
+        trainable = _build(manifest.task, manifest.seed, order, batch_size=manifest.algorithm.batch_size)
     record = LearnerRecord(
         learner=order.learner,
         incarnation=1,
@@ -121,6 +124,8 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
     from swarm.mailbox.threads import DaemonThreads
 
     compute = DaemonThreads(1)
+    checkpoints = paths.state_dir() / "checkpoints"
+    forget_old(checkpoints, keep=(manifest.run,), now_s=time.time())
     session = Session(
         trainable.adapter,
         mailbox=mailbox,
@@ -131,15 +136,24 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
         may_rename=order.may_rename,
         emit=emit,
         evaluate=trainable.evaluate,
+        local=lambda me: LocalCheckpoint(
+            checkpoints,
+            run=manifest.run,
+            learner=me.learner,
+            incarnation=me.incarnation,
+            schema_sha256=manifest.schema_sha256,
+        ),
+        task=trainable if isinstance(trainable, Resumable) else None,
         offload=compute.run,
         rss_bytes=lambda: process.memory_info().rss,
     )
     leave(session.leave)
     with session:
-        trainable.use_stream(session.me.learner, session.me.incarnation)
+        if not session.resumed:
+            trainable.use_stream(session.me.learner, session.me.incarnation)
         for _ in session:
             result = trainable.step()
-            session.report(tokens=result.tokens, loss=result.loss)
+            session.report(tokens=result.tokens, samples=result.samples, loss=result.loss)
     return 0
 
 
@@ -152,7 +166,7 @@ def _create(order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emi
     data = tuple(task.data(Path(order.data) if order.data else None))
     named = TaskRef(name=create.task, options=create.options, data=data)
     emit(Building(what=f"{create.task} for a new run"))
-    trainable = _build(named, create.seed, order)
+    trainable = _build(named, create.seed, order, batch_size=create.algorithm.batch_size)
     schema = trainable.adapter.schema()
     manifest = Manifest(
         run=create.run,
@@ -168,17 +182,21 @@ def _create(order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emi
         created_by=me.machine_name,
     )
     theta = trainable.adapter.snapshot()
-    init = [{name: theta[name] for name in names} for names in by_bytes(schema, create.algorithm.fragments)]
+    init = [
+        {name: theta[name] for name in names} for names in plan(schema, create.algorithm.fragments, create.algorithm.partition)
+    ]
     return asyncio.run(create_run(mailbox, manifest, init)), trainable
 
 
-def _build(named: TaskRef, seed: int, order: Learn | Generate) -> Trainable:
+def _build(named: TaskRef, seed: int, order: Learn | Generate, *, batch_size: int | None = None) -> Trainable:
     from swarm.learners.devices import resolve
     from swarm.tasks import registry
 
     task = registry.get(named.name)
     framework, device = resolve(order.framework, order.device, task.frameworks)
-    return task.build(
+    return registry.build(
+        task,
+        batch_size=batch_size,
         framework=framework,
         device=device,
         options=named.options,

@@ -33,6 +33,14 @@ class Joined(_Event, frozen=True, kw_only=True, tag=True):
     device: str = ""
 
 
+class Restored(_Event, frozen=True, kw_only=True, tag=True):
+    """A restarted learner goes on from its local checkpoint."""
+
+    round: int  # the round it works on
+    step: int  # inner steps done in it
+    what: str  # was taken up
+
+
 class Waiting(_Event, frozen=True, kw_only=True, tag=True):
     """The open round does not close yet."""
 
@@ -105,6 +113,7 @@ WorkerEvent: TypeAlias = (
     Building
     | Created
     | Joined
+    | Restored
     | Waiting
     | Stepped
     | Published

@@ -10,6 +10,7 @@ from swarm.core.events import (
     Failed,
     Joined,
     Published,
+    Restored,
     RoundClosed,
     ShareBack,
     ShareLost,
@@ -30,6 +31,8 @@ def sentence(event: WorkerEvent) -> str | None:
         case Joined():
             again = f", incarnation {event.incarnation}" if event.incarnation > 1 else ""
             return f"joined {plain(event.name)} as {event.learner}{again} on {plain(event.device)}, at round {event.round}"
+        case Restored():
+            return f"goes on at round {event.round}, step {event.step}, with {plain(event.what, 200)}"
         case Waiting():
             return f"round {event.round}: {plain(event.reason, 200)}" if event.reason.startswith("waiting") else None
         case RoundClosed():

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from swarm.core import rounds
@@ -19,7 +19,7 @@ from swarm.core.records import INIT, Beat, Claim, Control, LearnerRecord, Payloa
 from swarm.core.state import train_loss
 from swarm.exchange import Exchange
 from swarm.runtime.closing import Closer
-from swarm.runtime.handoff import Aligned, Handoff, Publication, Tensors
+from swarm.runtime.handoff import Aligned, Handoff, Publication, Tensors, Verdict, verdict
 from swarm.runtime.membership import Pulse, take
 from swarm.runtime.patience import BACKOFF_S, Patience, jittered
 from swarm.runtime.watch import Watch
@@ -203,14 +203,12 @@ class Participant:
         return self._records[self.exchange.schedule.fragment(round)] if round >= 0 else None
 
     async def _publish(self) -> None:
-        publication = self.handoff.outgoing()
-        if publication is None:
-            return
-        if publication.round > self.newest:  # else the round closed without it
-            with self._doing("upload"):
-                snapshot = await self.exchange.publish(self._snapshot(publication), publication.delta)
-            self.emit(Published(round=publication.round, size_bytes=snapshot.payload.size_bytes))
-        self.handoff.published(publication)
+        while (publication := self.handoff.outgoing()) is not None:
+            if publication.round > self.newest:  # else the round closed without it
+                with self._doing("upload"):
+                    snapshot = await self.exchange.publish(self._snapshot(publication), publication.delta)
+                self.emit(Published(round=publication.round, size_bytes=snapshot.payload.size_bytes))
+            self.handoff.published(publication)
 
     def _snapshot(self, publication: Publication) -> Snapshot:
         return Snapshot(
@@ -227,7 +225,22 @@ class Participant:
             steps=publication.steps,
             train_loss=publication.train_loss,
             seconds_s=publication.seconds_s,
+            finite=not publication.flaw,
         )
+
+    async def verdicts(self, rounds: Iterable[int]) -> dict[int, Verdict]:
+        """What the records of committed rounds say of this learner's snapshots. Waits for a share that is away."""
+        return await self._patience.through(functools.partial(self._verdicts, tuple(rounds)))
+
+    async def _verdicts(self, rounds: Iterable[int]) -> dict[int, Verdict]:
+        found = {}
+        for round in rounds:
+            record = await self.exchange.round(round)
+            # Of one that cannot be read: what it may have counted must not be counted again.
+            said = Verdict(refused=True) if record is None else verdict(record, self.me.learner)
+            if said is not None:
+                found[round] = said
+        return found
 
     async def _write_evals(self) -> None:
         while (record := self.handoff.take_evaluated()) is not None:
@@ -243,8 +256,10 @@ class Participant:
         if newest <= self.newest:
             return
         if newest - self.newest > len(self._records):  # asleep for long: straight to the newest
+            verdicts = await self._verdicts(round for round in self.handoff.awaited if round <= newest)
             await self._load(newest)
-            self.handoff.align(Aligned(newest=newest, fragments=dict(self._theta)), ended=self._end_reason())
+            aligned = Aligned(newest=newest, fragments=dict(self._theta), verdicts=verdicts)
+            self.handoff.align(aligned, ended=self._end_reason())
             return
         for round in range(self.newest + 1, newest + 1):
             record = await self.exchange.round(round)
@@ -276,7 +291,13 @@ class Participant:
                 closer=record.closer,
             )
         )
-        aligned = Aligned(newest=record.round, fragments={fragment: self._theta[fragment]}, evaluate=evaluate)
+        said = verdict(record, self.me.learner)
+        aligned = Aligned(
+            newest=record.round,
+            fragments={fragment: self._theta[fragment]},
+            evaluate=evaluate,
+            verdicts={} if said is None else {record.round: said},
+        )
         self.handoff.align(aligned, ended=self._end_reason())
 
     async def _evaluation_is_mine(self, round: int) -> bool:
