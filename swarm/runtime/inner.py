@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -103,11 +103,11 @@ class InnerLoop:
         return made
 
     def _encoded(
-        self, part: Fragment, names: Iterable[str]
+        self, part: Fragment, names: Collection[str]
     ) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]], Tensors | None]:
         """(the payload's arrays, the residual once it is accepted, the parameters if they are needed). Raises NotFinite."""
         spec = self.spec
-        here = self.adapter.snapshot()
+        here = self.adapter.snapshot(names)
         delta: dict[str, NDArray[Any]] = {}
         kept: dict[str, NDArray[Any]] = {}
         for name in names:
@@ -162,7 +162,7 @@ class InnerLoop:
         whether it keeps anything. In groups: a snapshot is only valid until the next apply, and may be a copy from a device."""
         kept = False
         for group in _groups(names, committed):
-            here = self.adapter.snapshot()
+            here = self.adapter.snapshot(group)
             merged = {name: np.array(here[name]) for name in group}
             for name, theta in merged.items():
                 share = align(
@@ -196,8 +196,8 @@ class InnerLoop:
         """The model with its parameters as they were last committed; the local ones come back. Only fragments with local
         steps are copied for that."""
         moved = [(part, names) for part, names in zip(self.parts, self.plan, strict=True) if part.local.steps]
-        here = self.adapter.snapshot() if moved else {}
-        local = {name: np.array(here[name]) for _, names in moved for name in names}
+        here = self.adapter.snapshot([name for _, names in moved for name in names])
+        local = {name: np.array(array) for name, array in here.items()}
         try:
             for part, _ in moved:
                 self.adapter.apply(part.anchor)

@@ -66,11 +66,10 @@ def save(inner: InnerLoop, unpublished: Iterable[Publication]) -> tuple[dict[str
     may be in no mailbox yet."""
     sections: dict[str, dict[str, NDArray[Any]]] = {"theta": {}, "anchor": {}, "residual": {}, "kept": {}, "reported": {}}
     fragments = []
-    here = inner.adapter.snapshot()
     for part, names in zip(inner.parts, inner.plan, strict=True):
         pending = part.pending
         if part.local.steps:
-            sections["theta"] |= {name: here[name] for name in names}
+            sections["theta"] |= inner.adapter.snapshot(names)
             if inner.spec.alignment != "overwrite":  # else local steps are not kept beyond a commit
                 sections["anchor"] |= part.anchor
         sections["residual"] |= part.residual

@@ -160,6 +160,7 @@ class Learner:
         self.velocity = {name: np.zeros_like(array) for name, array in model(1).items()}  # the inner optimizer's state
         self.params = ""
         self.leaving = False
+        self.leaves_after: int | None = None  # inner steps
 
     async def live(self) -> str:
         """Train until the run ends; returns why. Cancelling this task is kill -9."""
@@ -206,7 +207,7 @@ class Learner:
                 if aligned.evaluate is not None:
                     with inner.as_committed():
                         self.handoff.evaluated(EvalRecord(round=aligned.evaluate, learner=self.name, loss=self.distance()))
-            if self.leaving:
+            if self.leaving or self.steps == self.leaves_after:
                 self.keeper.save(inner, self.handoff, boundary=True, leaving=True)
                 return "left"
             if self.handoff.ended is not None:

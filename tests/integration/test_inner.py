@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from swarm.core.errors import StateMismatch
 from swarm.core.fragments import Schedule, plan
 from swarm.core.records import Participant
 from swarm.core.specs import DiLoCo
@@ -505,3 +506,114 @@ def test_a_restarted_loop_publishes_what_the_first_would_have(steps: int, delta_
     assert [dataclasses.replace(p, delta={}) for p in first] == [dataclasses.replace(p, delta={}) for p in second]
     for one, two in zip(first, second, strict=True):
         assert {n: a.tobytes() for n, a in one.delta.items()} == {n: a.tobytes() for n, a in two.delta.items()}
+
+
+def restarted(bench: Bench, unpublished: list[Publication], meanwhile: Any) -> tuple[Saved, list[Publication]]:
+    """Save, let `meanwhile` happen in the run, and go on in another process."""
+    sections, values = save(bench.inner, unpublished)
+    sections = copied(sections)
+    verdicts = meanwhile() or {}
+    for array in bench.model.values():
+        array[...] = np.nan
+    bench.inner = bench.fresh()
+    saved = Saved(bench.inner, sections, values)
+    assert saved.rounds is not None
+    return saved, saved.take_up({r: v for r, v in verdicts.items() if r in saved.rounds})
+
+
+@pytest.mark.parametrize("alignment", ["overwrite", "blend", "carry", "adaptive"])
+def test_what_was_accepted_while_it_was_away_is_not_contributed_again(alignment: str) -> None:
+    for later in (False, True):  # whether it was published after the state was saved
+        bench = Bench(alignment=alignment, overlap_steps=2, delta_dtype="F8_E4M3")
+        bench.work()
+        bench.closes()
+        bench.step(6)
+        if later:
+            sections, values = save(bench.inner, [])
+            sections = copied(sections)
+            bench.report()
+            verdicts = bench.commit().verdicts
+            bench.inner = bench.fresh()
+            saved = Saved(bench.inner, sections, values)
+            assert saved.rounds == (1,)
+            assert saved.take_up(verdicts) == []
+            assert bench.inner.parts[0].residual == {}, "what was kept back went with it"
+        else:
+            bench.report()
+            pending = bench.inner.parts[0].pending
+            assert pending is not None
+            restarted(bench, [], lambda bench=bench: bench.commit().verdicts)
+            assert all(np.array_equal(bench.inner.parts[0].residual[n], kept) for n, kept in pending.kept.items())
+        assert bench.off(0) == 0
+        assert bench.inner.parts[0].local.steps == 0
+        assert (bench.inner.round, bench.inner.step) == (2, 0)
+        assert bench.work().steps == 6
+
+
+@pytest.mark.parametrize("put", [False, True])
+def test_a_snapshot_whose_round_is_open_is_pending_again_and_published_if_it_was_not(put: bool) -> None:
+    bench = Bench(alignment="carry", overlap_steps=2, delta_dtype="F4")
+    made = bench.work()
+    bench.step(1)
+    since = {n: a.copy() for n, a in bench.model.items()}
+    _, again = restarted(bench, [] if put else [made], lambda: None)
+    assert [p.round for p in again] == ([] if put else [0])
+    assert bench.inner.pending == (0,)
+    assert all(np.array_equal(bench.model[n], a) for n, a in since.items())
+    bench.closes()
+    assert bench.inner.parts[0].residual
+    assert bench.inner.parts[0].local.steps == 1
+
+
+def test_a_snapshot_that_came_too_late_is_carried_over_a_restart() -> None:
+    bench = Bench(alignment="carry", delta_dtype="F4")
+    made = bench.work()
+    local = {n: a.copy() for n, a in bench.model.items()}
+    anchor = dict(bench.theta[0])
+    _, again = restarted(bench, [made], lambda: bench.commit(accept=False).verdicts)
+    assert again == [], "its round is over"
+    assert bench.inner.parts[0].local.steps == 6
+    for name, committed in bench.theta[0].items():
+        assert np.allclose(bench.model[name], committed + local[name] - anchor[name], atol=1e-6)
+    assert bench.inner.parts[0].residual == {}
+
+
+def test_of_a_state_from_long_ago_no_step_is_kept() -> None:
+    bench = Bench(alignment="carry")
+    bench.step(3)
+    sections, values = save(bench.inner, [])
+    sections = copied(sections)
+    for _ in range(3):
+        bench.commit(accept=False)
+    bench.inner = bench.fresh()
+    saved = Saved(bench.inner, sections, values)
+    assert saved.rounds is None
+    assert bench.off(0) == 0
+
+
+def test_a_state_that_is_not_of_this_run_is_refused_before_anything_is_changed() -> None:
+    bench = Bench(alignment="carry", fragments=3)
+    bench.step(1)
+    bench.closes(accept=False)
+    bench.step(1)
+    sections, values = save(bench.inner, [])
+    sections = copied(sections)
+    bench.inner = bench.fresh()
+    name = bench.plan[0][0]
+    wrong = [
+        (sections, None, "not what it should be"),
+        (sections, {**values, "format": 2}, "format 2"),
+        (sections, {**values, "schema_sha256": "0" * 64}, "another model"),
+        (sections, {**values, "newest": 7}, "round 7"),
+        (sections, {**values, "fragments": values["fragments"][:2]}, "another model"),
+        (sections, {**values, "fragments": [{**f, "base_sha256": "0" * 64} for f in values["fragments"]]}, "other parameters"),
+        ({**sections, "theta": {}}, values, "lacks the theta"),
+        ({**sections, "anchor": {}}, values, "lacks the anchor"),
+        ({**sections, "theta": {**sections["theta"], "x": np.zeros(1, F32)}}, values, "unknown parameter 'x'"),
+        ({**sections, "theta": {**sections["theta"], name: np.zeros(1, F32)}}, values, "another shape"),
+    ]
+    for arrays, told, words in wrong:
+        with pytest.raises(StateMismatch, match=words):
+            Saved(bench.inner, arrays, told)
+    assert all(bench.off(k) == 0 for k in range(3))
+    Saved(bench.inner, sections, values).take_up({})
