@@ -24,10 +24,11 @@ import psutil
 from swarm import __version__
 from swarm.core.errors import INTERRUPTED, DataMissing, SwarmError, UsageError
 from swarm.core.events import Building, Created, Failed, WorkerEvent
-from swarm.core.fragments import by_bytes
+from swarm.core.fragments import plan
 from swarm.core.jobs import CreateRun, Export, Generate, Learn, Order
 from swarm.core.records import DataRef, LearnerRecord, Manifest, TaskRef
 from swarm.core.sentences import sentence
+from swarm.host import paths
 from swarm.host.identity import Identity, holder, identity, note_process, process_alive, process_gone
 from swarm.mailbox import open_mailbox
 from swarm.tape import read_manifest
@@ -106,7 +107,7 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
     if trainable is None and order.role != "syncer":
         emit(Building(what=f"{manifest.task.name} for run {manifest.name}"))
         with task_data(mailbox, manifest, order.data, emit) as data:
-            trainable = _build(manifest.task, manifest.seed, order, data)
+            trainable = _build(manifest.task, manifest.seed, order, data, batch_size=manifest.algorithm.batch_size)
     record = LearnerRecord(
         learner=order.learner,
         incarnation=1,
@@ -143,15 +144,32 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
         syncer.run()
         return 0
     assert trainable is not None
+    from swarm.runtime.local import LocalCheckpoint, forget_old
     from swarm.runtime.session import Session
+    from swarm.tasks.contract import Resumable
 
-    session = Session(trainable.adapter, evaluate=trainable.evaluate, **common)
+    checkpoints = paths.state_dir() / "checkpoints"
+    forget_old(checkpoints, keep=(manifest.run,), now_s=time.time())
+    session = Session(
+        trainable.adapter,
+        evaluate=trainable.evaluate,
+        local=lambda me: LocalCheckpoint(
+            checkpoints,
+            run=manifest.run,
+            learner=me.learner,
+            incarnation=me.incarnation,
+            schema_sha256=manifest.schema_sha256,
+        ),
+        task=trainable if isinstance(trainable, Resumable) else None,
+        **common,
+    )
     leave(session.leave)
     with session:
-        trainable.use_stream(session.me.learner, session.me.incarnation)
+        if not session.resumed:
+            trainable.use_stream(session.me.learner, session.me.incarnation)
         for _ in session:
             result = trainable.step()
-            session.report(tokens=result.tokens, loss=result.loss)
+            session.report(tokens=result.tokens, samples=result.samples, loss=result.loss)
     return 0
 
 
@@ -167,7 +185,7 @@ def _create(order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emi
     file = None if path is None or _shipped(task, data) else chosen(path, data, wanted=create.attach, emit=emit)
     named = TaskRef(name=create.task, options=create.options, data=data)
     emit(Building(what=f"{create.task} for a new run"))
-    trainable = _build(named, create.seed, order, path)
+    trainable = _build(named, create.seed, order, path, batch_size=create.algorithm.batch_size)
     schema = trainable.adapter.schema()
     manifest = Manifest(
         run=create.run,
@@ -185,7 +203,9 @@ def _create(order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emi
         created_by=me.machine_name,
     )
     theta = trainable.adapter.snapshot()
-    init = [{name: theta[name] for name in names} for names in by_bytes(schema, create.algorithm.fragments)]
+    init = [
+        {name: theta[name] for name in names} for names in plan(schema, create.algorithm.fragments, create.algorithm.partition)
+    ]
     if file is not None:
         ref = asyncio.run(attach_patiently(mailbox, create.run, file, emit))
         manifest = msgspec.structs.replace(manifest, files=(ref,))
@@ -199,13 +219,17 @@ def _shipped(task: Task, data: tuple[DataRef, ...]) -> bool:
     return False
 
 
-def _build(named: TaskRef, seed: int, order: Learn | Generate, data: Path | None) -> Trainable:
+def _build(
+    named: TaskRef, seed: int, order: Learn | Generate, data: Path | None, *, batch_size: int | None = None
+) -> Trainable:
     from swarm.learners.devices import resolve
     from swarm.tasks import registry
 
     task = registry.get(named.name)
     framework, device = resolve(order.framework, order.device, task.frameworks)
-    return task.build(
+    return registry.build(
+        task,
+        batch_size=batch_size,
         framework=framework,
         device=device,
         options=named.options,

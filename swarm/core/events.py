@@ -47,6 +47,14 @@ class Joined(_Event, frozen=True, kw_only=True, tag=True):
     role: Role = "both"
 
 
+class Restored(_Event, frozen=True, kw_only=True, tag=True):
+    """A restarted learner goes on from its local checkpoint."""
+
+    round: int  # the round it works on
+    step: int  # inner steps done in it
+    what: str  # was taken up
+
+
 class Waiting(_Event, frozen=True, kw_only=True, tag=True):
     """The open round does not close yet."""
 
@@ -131,6 +139,7 @@ WorkerEvent: TypeAlias = (
     | Created
     | Transfer
     | Joined
+    | Restored
     | Waiting
     | Paused
     | Resumed

@@ -11,6 +11,7 @@ from swarm.core.events import (
     Joined,
     Paused,
     Published,
+    Restored,
     Resumed,
     RoundClosed,
     ShareBack,
@@ -37,6 +38,8 @@ def sentence(event: WorkerEvent) -> str | None:
             if event.role == "syncer":
                 return f"joined {plain(event.name)} as {event.learner}{again} to close its rounds, at round {event.round}"
             return f"joined {plain(event.name)} as {event.learner}{again} on {plain(event.device)}, at round {event.round}"
+        case Restored():
+            return f"goes on at round {event.round}, step {event.step}, with {plain(event.what, 200)}"
         case Waiting():
             return f"round {event.round}: {plain(event.reason, 200)}" if event.reason.startswith("waiting") else None
         case Paused():

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from swarm.core import rounds
@@ -21,7 +21,7 @@ from swarm.core.state import train_loss
 from swarm.exchange import Exchange
 from swarm.runtime.closing import Closer
 from swarm.runtime.committed import Committed
-from swarm.runtime.handoff import Aligned, Handoff, Publication, Tensors
+from swarm.runtime.handoff import Aligned, Handoff, Publication, Tensors, Verdict, verdict
 from swarm.runtime.membership import Pulse, take
 from swarm.runtime.patience import BACKOFF_S, Patience, jittered
 from swarm.runtime.watch import Watch
@@ -240,7 +240,22 @@ class Participant:
             steps=publication.steps,
             train_loss=publication.train_loss,
             seconds_s=publication.seconds_s,
+            finite=not publication.flaw,
         )
+
+    async def verdicts(self, rounds: Iterable[int]) -> dict[int, Verdict]:
+        """What the records of committed rounds say of this learner's snapshots. Waits for a share that is away."""
+        return await self._patience.through(functools.partial(self._verdicts, tuple(rounds)))
+
+    async def _verdicts(self, rounds: Iterable[int]) -> dict[int, Verdict]:
+        found = {}
+        for round in rounds:
+            record = await self.exchange.round(round)
+            # Of one that cannot be read: what it may have counted must not be counted again.
+            said = Verdict(refused=True) if record is None else verdict(record, self.me.learner)
+            if said is not None:
+                found[round] = said
+        return found
 
     async def _write_evals(self) -> None:
         while (record := self.handoff.take_evaluated()) is not None:
@@ -257,9 +272,11 @@ class Participant:
             return
         await self._hear_of_more(newest)
         if newest - self.newest > len(self._committed.records):  # asleep for long: straight to the newest
+            verdicts = await self._verdicts(round for round in self.handoff.awaited if round <= newest)
             await self._committed.load(newest)
             self._watch.closed()
-            self._hand_over(Aligned(newest=self.newest, fragments=dict(self._committed.theta)))
+            aligned = Aligned(newest=self.newest, fragments=dict(self._committed.theta), verdicts=verdicts)
+            self._hand_over(aligned)
             return
         for round in range(self.newest + 1, newest + 1):
             record = await self.exchange.round(round)
@@ -283,8 +300,14 @@ class Participant:
                 closer=record.closer,
             )
         )
-        fragments = {record.fragment: self._committed.theta[record.fragment]} if self._trains else {}
-        self._hand_over(Aligned(newest=record.round, fragments=fragments, evaluate=evaluate))
+        said = verdict(record, self.me.learner)
+        aligned = Aligned(
+            newest=record.round,
+            fragments={record.fragment: self._committed.theta[record.fragment]} if self._trains else {},
+            evaluate=evaluate,
+            verdicts={} if said is None else {record.round: said},
+        )
+        self._hand_over(aligned)
 
     async def _hear_of_more(self, round: int) -> None:
         """Before the run ends with `round`: perhaps it was extended meanwhile."""
