@@ -22,19 +22,20 @@ import msgspec
 import psutil
 
 from swarm import __version__
-from swarm.core.errors import INTERRUPTED, SwarmError, UsageError
+from swarm.core.errors import INTERRUPTED, DataMissing, SwarmError, UsageError
 from swarm.core.events import Building, Created, Failed, WorkerEvent
-from swarm.core.fragments import by_bytes
+from swarm.core.fragments import plan
 from swarm.core.jobs import CreateRun, Export, Generate, Learn, Order
-from swarm.core.records import LearnerRecord, Manifest, TaskRef
+from swarm.core.records import DataRef, LearnerRecord, Manifest, TaskRef
 from swarm.core.sentences import sentence
+from swarm.host import paths
 from swarm.host.identity import Identity, holder, identity, note_process, process_alive, process_gone
 from swarm.mailbox import open_mailbox
 from swarm.tape import read_manifest
 
 if TYPE_CHECKING:
     from swarm.mailbox.contract import Mailbox
-    from swarm.tasks.contract import Trainable
+    from swarm.tasks.contract import Task, Trainable
 
 _INTERRUPTED = Failed(error="KeyboardInterrupt", message="interrupted", exit_code=INTERRUPTED)
 
@@ -76,7 +77,7 @@ def main(argv: list[str] | None = None) -> int:
             case Export():
                 return export(order)
             case Generate():
-                return generate(order)
+                return generate(order, emit)
     except SwarmError as error:
         emit(Failed(error=type(error).__name__, message=str(error), exit_code=error.exit_code))
         return error.exit_code
@@ -90,7 +91,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def learn(order: Learn, me: Identity, emit: EventFile) -> int:
-    from swarm.runtime.session import Session
+    from swarm.runtime.attached import task_data
 
     leave = _leave_on_signals(emit)
     mailbox = open_mailbox(order.mailbox)
@@ -103,9 +104,10 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
         emit(Created(run=manifest.run, name=manifest.name))
         if not order.join:
             return 0
-    if trainable is None:
+    if trainable is None and order.role != "syncer":
         emit(Building(what=f"{manifest.task.name} for run {manifest.name}"))
-        trainable = _build(manifest.task, manifest.seed, order)
+        with task_data(mailbox, manifest, order.data, emit) as data:
+            trainable = _build(manifest.task, manifest.seed, order, data, batch_size=manifest.algorithm.batch_size)
     record = LearnerRecord(
         learner=order.learner,
         incarnation=1,
@@ -115,44 +117,75 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
         pid=me.pid,
         process=me.process,
         version=__version__,
-        device=f"{trainable.framework} {trainable.device}",
+        device=f"{trainable.framework} {trainable.device}" if trainable is not None else "",
+        role=order.role,
     )
     process = psutil.Process()
     from swarm.mailbox.threads import DaemonThreads
 
     compute = DaemonThreads(1)
+    common: dict[str, Any] = {
+        "mailbox": mailbox,
+        "manifest": manifest,
+        "me": record,
+        "gone": lambda other: process_gone(me, holder(other)),
+        "alive": lambda other: process_alive(me, holder(other)),
+        "may_rename": order.may_rename,
+        "emit": emit,
+        "offload": compute.run,
+        "rss_bytes": lambda: process.memory_info().rss,
+    }
+    if order.role == "syncer":
+        from swarm.runtime.syncer import Syncer
+
+        syncer = Syncer(**common)
+        leave(syncer.leave)
+        trainable = None  # what Θ⁰ was made with
+        syncer.run()
+        return 0
+    assert trainable is not None
+    from swarm.runtime.local import LocalCheckpoint, forget_old
+    from swarm.runtime.session import Session
+    from swarm.tasks.contract import Resumable
+
+    checkpoints = paths.state_dir() / "checkpoints"
+    forget_old(checkpoints, keep=(manifest.run,), now_s=time.time())
     session = Session(
         trainable.adapter,
-        mailbox=mailbox,
-        manifest=manifest,
-        me=record,
-        gone=lambda other: process_gone(me, holder(other)),
-        alive=lambda other: process_alive(me, holder(other)),
-        may_rename=order.may_rename,
-        emit=emit,
         evaluate=trainable.evaluate,
-        offload=compute.run,
-        rss_bytes=lambda: process.memory_info().rss,
+        local=lambda me: LocalCheckpoint(
+            checkpoints,
+            run=manifest.run,
+            learner=me.learner,
+            incarnation=me.incarnation,
+            schema_sha256=manifest.schema_sha256,
+        ),
+        task=trainable if isinstance(trainable, Resumable) else None,
+        **common,
     )
     leave(session.leave)
     with session:
-        trainable.use_stream(session.me.learner, session.me.incarnation)
+        if not session.resumed:
+            trainable.use_stream(session.me.learner, session.me.incarnation)
         for _ in session:
             result = trainable.step()
-            session.report(tokens=result.tokens, loss=result.loss)
+            session.report(tokens=result.tokens, samples=result.samples, loss=result.loss)
     return 0
 
 
 def _create(order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emit: EventFile) -> tuple[Manifest, Trainable]:
     """Make the run: its Θ⁰ is this machine's freshly initialised model."""
     from swarm.exchange import create_run
+    from swarm.runtime.attached import attach_patiently, chosen
     from swarm.tasks import registry
 
     task = registry.get(create.task)
-    data = tuple(task.data(Path(order.data) if order.data else None))
+    path = Path(order.data) if order.data else None
+    data = tuple(task.data(path))
+    file = None if path is None or _shipped(task, data) else chosen(path, data, wanted=create.attach, emit=emit)
     named = TaskRef(name=create.task, options=create.options, data=data)
     emit(Building(what=f"{create.task} for a new run"))
-    trainable = _build(named, create.seed, order)
+    trainable = _build(named, create.seed, order, path, batch_size=create.algorithm.batch_size)
     schema = trainable.adapter.schema()
     manifest = Manifest(
         run=create.run,
@@ -165,25 +198,43 @@ def _create(order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emi
         rounds=create.rounds,
         seed=create.seed,
         eval_every=create.eval_every,
+        checkpoint_every=create.checkpoint_every,
+        checkpoints_kept=create.checkpoints_kept,
         created_by=me.machine_name,
     )
     theta = trainable.adapter.snapshot()
-    init = [{name: theta[name] for name in names} for names in by_bytes(schema, create.algorithm.fragments)]
+    init = [
+        {name: theta[name] for name in names} for names in plan(schema, create.algorithm.fragments, create.algorithm.partition)
+    ]
+    if file is not None:
+        ref = asyncio.run(attach_patiently(mailbox, create.run, file, emit))
+        manifest = msgspec.structs.replace(manifest, files=(ref,))
     return asyncio.run(create_run(mailbox, manifest, init)), trainable
 
 
-def _build(named: TaskRef, seed: int, order: Learn | Generate) -> Trainable:
+def _shipped(task: Task, data: tuple[DataRef, ...]) -> bool:
+    """Whether it is the data that comes with swarm, and so is everywhere."""
+    with contextlib.suppress(DataMissing):
+        return [(ref.sha256, ref.size_bytes) for ref in task.data(None)] == [(ref.sha256, ref.size_bytes) for ref in data]
+    return False
+
+
+def _build(
+    named: TaskRef, seed: int, order: Learn | Generate, data: Path | None, *, batch_size: int | None = None
+) -> Trainable:
     from swarm.learners.devices import resolve
     from swarm.tasks import registry
 
     task = registry.get(named.name)
     framework, device = resolve(order.framework, order.device, task.frameworks)
-    return task.build(
+    return registry.build(
+        task,
+        batch_size=batch_size,
         framework=framework,
         device=device,
         options=named.options,
         data=list(named.data),
-        data_path=Path(order.data) if order.data else None,
+        data_path=data,
         seed=seed,
     )
 
@@ -211,9 +262,14 @@ def export(order: Export) -> int:
     return 0
 
 
-def generate(order: Generate) -> int:
+def generate(order: Generate, emit: EventFile) -> int:
+    from swarm.runtime.attached import task_data
+
     manifest, theta = asyncio.run(_newest(order.mailbox, order.run))
-    trainable = _build(manifest.task, manifest.seed, order)
+    mailbox = open_mailbox(order.mailbox)
+    asyncio.run(mailbox.open())
+    with task_data(mailbox, manifest, order.data, emit) as data:
+        trainable = _build(manifest.task, manifest.seed, order, data)
     write = getattr(trainable, "generate", None)
     if write is None:
         raise UsageError(f"task {manifest.task.name} of run {manifest.name} writes no text")

@@ -55,7 +55,7 @@ class SwarmApp(App[None]):
     TITLE = "swarm"
     CSS_PATH = "swarm.tcss"
     BINDINGS: ClassVar = bindings(Place.EVERYWHERE)
-    HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (60, "-narrow"), (100, "-wide")]  # noqa: RUF012
+    HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (60, "-narrow"), (100, "-wide"), (150, "-vast")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-low"), (28, "-tall")]  # noqa: RUF012
 
     def __init__(

@@ -154,9 +154,10 @@ def _figures(state: RunState) -> tuple[str, ...]:
     if state.manifest is None:
         return ()
     known = [v for v in state.learners if v.state != "left" and v.role != "syncer" and state.dropped_by(v) is None]
+    live = sum(v.live for v in known)
     syncers = len(state.live) - len(state.trainers)
     return (
-        f"  {len(state.trainers)}/{text.count(len(known), 'learner')}" if known else "  no learner",
+        f"  {live}/{text.count(len(known), 'learner')}" if known else "  no learner",
         *((f" +{text.count(syncers, 'syncer')}",) if syncers else ()),
         *((f"  {text.rate(state.tokens_per_s)}",) if state.trainers else ()),
         f"  {METHODS.get(method(state), method(state))}",
@@ -245,7 +246,7 @@ def _phase_lines(shown: RunShown) -> Iterator[Line]:
 
 def asked_by(machine: str) -> str:
     """' by studio'; '' if it is not known who."""
-    return f" by {text.plain(machine, 64)}" if machine else ""
+    return f" by {text.plain(machine, 32)}" if machine else ""
 
 
 def _last_loss(state: RunState) -> str:
@@ -322,8 +323,9 @@ def round_steps(state: RunState) -> int:
     return max(1, algorithm.sync_every // algorithm.fragments)
 
 
-def open_round_line(shown: RunShown) -> Line:
-    """The open round's phase, how many have reported, and for how long it has been open as seen from here."""
+def open_round_line(shown: RunShown, *, brief: bool = False) -> Line:
+    """The open round's phase, how many have reported, and for how long it has been open as seen from here. `brief`: without
+    the phases before and after it."""
     state = shown.state
     if state.phase in ("done", "stopped") or state.manifest is None:
         return ((f"no open round; {text.count(state.open_round, 'round')} closed", "dim"),)
@@ -336,7 +338,7 @@ def open_round_line(shown: RunShown) -> Line:
     else:
         stage = "pull" if phases == {"pull"} else "train"
     pieces: list[Piece] = [(f"r{state.open_round} ", "strong")]
-    for n, each in enumerate(_STAGES):
+    for n, each in enumerate((stage,) if brief else _STAGES):
         pieces += [(" ▸ " if n else "", "dim"), (each.upper(), "accent") if each == stage else (each, "dim")]
     pieces.append((f"  {reported}/{max(len(state.trainers), reported)} reported", ""))
     if shown.round_since_s is not None:
@@ -383,11 +385,18 @@ def _closed(record: RoundRecord, evaluated: EvalRecord | None, refused: int, *, 
 
 
 def rounds_summary(shown: RunShown) -> Line:
-    """The rounds in one line: the open one, then the newest closed one."""
-    pieces: list[Piece] = [*open_round_line(shown)]
-    for n, line in enumerate(closed_round_lines(shown.state, width=0, most=1)):
-        pieces += [(" " if n else "  ", ""), *line]
-    return tuple(pieces)
+    """The rounds in one line: the open one, then the newest closed one; if that has something to say, it gets the room."""
+    newest = shown.state.rounds[-1] if shown.state.rounds else None
+    if newest is None:
+        return open_round_line(shown)
+    refused = [r for r in newest.rejected if r.round == newest.round]
+    brief = bool(refused) or newest.version != newest.round
+    closed = closed_round_lines(shown.state, width=0, most=1)
+    line = closed[0]
+    if brief:
+        line = (*closed[0][:2], *(piece for piece in closed[0] if piece[0].endswith("unchanged")))
+    more = tuple((words if n == 0 else "," + words, tone) for n, ((words, tone),) in enumerate(closed[1:]))
+    return (*open_round_line(shown, brief=brief), ("  ", ""), *line, *more)
 
 
 def curves(rounds: tuple[RoundRecord, ...], evals: tuple[EvalRecord, ...]) -> Curves:

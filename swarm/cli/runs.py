@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import subprocess
 import sys
 
 import click
 
 from swarm import api, launcher
+from swarm.cli import narrate
 from swarm.cli.common import asked_by, confirm, json_option, mailbox_option, put, say, table, wait_for, where
 from swarm.core.errors import MailboxUnavailable, UsageError
+from swarm.core.events import Transfer
 from swarm.core.jobs import Export, Generate, Order
 from swarm.core.sentences import number, plain
 
@@ -172,7 +176,7 @@ def _tool(order: Order) -> int:
     sys.stdout.flush()
     worker = launcher.start(order, foreground=True, stdout=sys.stdout.fileno())
     try:
-        code = worker.process.wait()
+        code = _waited(worker)
     except KeyboardInterrupt:
         worker.process.kill()
         raise
@@ -183,6 +187,21 @@ def _tool(order: Order) -> int:
         how = f"the worker {launcher.ending(code)}: " if code < 0 else ""
         say(f"swarm: {how}{plain(launcher.last_words(worker.job), 500)}")
     return 1 if code < 0 else code
+
+
+def _waited(worker: launcher.Worker) -> int:
+    """Its exit code, once it has ended; what it has to fetch first is told meanwhile."""
+    progress = narrate.Progress()
+    ended = False
+    while not ended:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            worker.process.wait(narrate.LOOK_S)
+        ended = worker.process.poll() is not None
+        for event in worker.events.read():
+            if isinstance(event, Transfer) and event.how == "fetch":
+                narrate.tell(event, progress)
+    progress.clear()
+    return int(worker.process.returncode)
 
 
 def _heard(state: api.RunState) -> tuple[api.LearnerView, ...]:
@@ -309,9 +328,18 @@ def _round_line(state: api.RunState, record: api.RoundRecord) -> str:
     if norms := api.norms(record):
         words.append(f"Δ {norms}")
     if sent_bytes := sum(p.size_bytes for p in record.participants):
-        words.append(f"up {sent_bytes / 2**20:,.1f} MiB")
+        words.append(f"up {_size(sent_bytes)}")
     lines = ["  ".join(words)]
     for refused in record.rejected:
         earlier = f", for round {refused.round}" if refused.round != record.round else ""
         lines.append(f"  {api.refusal(refused)}{earlier}")
     return "\n".join(lines)
+
+
+def _size(count_bytes: int) -> str:
+    size = float(count_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1000 or unit == "GiB":
+            break
+        size /= 1024
+    return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"

@@ -11,6 +11,7 @@ SwarmError
 │   ├── FormatMismatch          the mailbox or the run was written in another format version
 │   ├── LearnerIdTaken          a live learner holds that id; a free one is suggested
 │   ├── Superseded              a higher incarnation holds this learner's id: stop
+│   ├── Dropped                 somebody removed this learner from the run: stop
 │   └── RunEnded                the run was stopped or has all its rounds
 ├── MailboxError
 │   ├── MailboxUnavailable      transient: retry for as long as it lasts
@@ -23,12 +24,17 @@ SwarmError
 ├── PayloadError                a payload that must not be used
 │   ├── PayloadCorrupt          its bytes do not have the promised SHA-256
 │   ├── PayloadMissing          gone: start over from the newest record
+│   ├── NotFinite               NaN or infinity where numbers belong: neither published nor merged
 │   └── HeaderError             a Safetensors header that breaks a rule; one class per rule in tensors/payload.py
 ├── TaskError
 │   ├── TaskUnknown             the manifest names a task that is not installed here
 │   ├── DataMissing             the task's data is not here; says which file to pass
 │   └── StateMismatch           a saved inner state of another task, framework, optimizer or model: begin a new one
 ├── CheckpointUnsaved           a local checkpoint that could not be saved: train on, the one before is kept
+├── FileError
+│   ├── FileRefused             no plain data file: by its name or its content it could be executed
+│   ├── FileChanged             it was written to while it was being attached
+│   └── CacheUnusable           no room, or no right, to keep a fetched file on this machine
 ├── DeviceUnavailable           the device asked for is absent
 └── WorkerFailed                a worker process ended with an error; carries its last words
 """
@@ -99,6 +105,11 @@ class Superseded(RunError):
         super().__init__(f"learner {learner!r} was taken over by incarnation {incarnation}; this process stops")
 
 
+class Dropped(RunError):
+    def __init__(self, learner: str, by: str) -> None:
+        super().__init__(f"learner {learner!r} was dropped from the run, asked for on {by or 'another machine'}")
+
+
 class RunEnded(RunError):
     pass
 
@@ -155,6 +166,14 @@ class PayloadMissing(PayloadError):
         super().__init__(f"{key}: no such payload")
 
 
+class NotFinite(PayloadError):
+    """`name`: the first tensor that holds NaN or infinity, or whose numbers are too large for their dtype."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"{name}: not all numbers are finite")
+
+
 class HeaderError(PayloadError, ValueError):
     pass
 
@@ -176,6 +195,22 @@ class StateMismatch(TaskError):
 
 
 class CheckpointUnsaved(SwarmError):
+    pass
+
+
+class FileError(SwarmError):
+    pass
+
+
+class FileRefused(FileError):
+    pass
+
+
+class FileChanged(FileError):
+    pass
+
+
+class CacheUnusable(FileError):
     pass
 
 

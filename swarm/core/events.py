@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
+
+from swarm.core.records import Role
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
@@ -24,6 +26,17 @@ class Created(_Event, frozen=True, kw_only=True, tag=True):
     name: str
 
 
+class Transfer(_Event, frozen=True, kw_only=True, tag=True):
+    """A file that is attached to the run goes to the mailbox, or comes from it: when it begins, now and then, and when it is
+    there, verified."""
+
+    file: str
+    how: Literal["attach", "fetch", "have"]  # have: it is on this machine already
+    done_bytes: int
+    size_bytes: int
+    line: bool = True  # worth a line of its own; False: only the progress line
+
+
 class Joined(_Event, frozen=True, kw_only=True, tag=True):
     run: str
     name: str
@@ -31,6 +44,15 @@ class Joined(_Event, frozen=True, kw_only=True, tag=True):
     incarnation: int
     round: int  # the round it works on
     device: str = ""
+    role: Role = "both"
+
+
+class Restored(_Event, frozen=True, kw_only=True, tag=True):
+    """A restarted learner goes on from its local checkpoint."""
+
+    round: int  # the round it works on
+    step: int  # inner steps done in it
+    what: str  # was taken up
 
 
 class Waiting(_Event, frozen=True, kw_only=True, tag=True):
@@ -38,6 +60,17 @@ class Waiting(_Event, frozen=True, kw_only=True, tag=True):
 
     round: int
     reason: str
+
+
+class Paused(_Event, frozen=True, kw_only=True, tag=True):
+    """From here on nobody trains, until the run is resumed."""
+
+    round: int  # the open one
+    by: str = ""  # machine, for people
+
+
+class Resumed(_Event, frozen=True, kw_only=True, tag=True):
+    round: int
 
 
 class Stepped(_Event, frozen=True, kw_only=True, tag=True):
@@ -58,7 +91,7 @@ class Published(_Event, frozen=True, kw_only=True, tag=True):
 class RoundClosed(_Event, frozen=True, kw_only=True, tag=True):
     round: int
     rounds: int | None  # of the run
-    participants: tuple[str, ...]
+    participants: tuple[str, ...]  # none: nothing counted, and the parameters are as they were
     rejected: tuple[str, ...]  # "learner: reason"
     train_loss: float | None
     closer: str
@@ -104,8 +137,12 @@ class Failed(_Event, frozen=True, kw_only=True, tag=True):
 WorkerEvent: TypeAlias = (
     Building
     | Created
+    | Transfer
     | Joined
+    | Restored
     | Waiting
+    | Paused
+    | Resumed
     | Stepped
     | Published
     | RoundClosed

@@ -29,7 +29,7 @@ def test_an_example_is_decoded_and_shows_every_field(kind: str, example: str) ->
 
 
 def test_every_record_has_an_example() -> None:
-    parts = {"DataRef", "TaskRef", "PayloadRef", "Participant", "Rejected"}  # shown within others
+    parts = {"DataRef", "TaskRef", "FileRef", "PayloadRef", "Participant", "Rejected"}  # shown within others
     kinds = {
         name
         for name, value in vars(records).items()
