@@ -67,6 +67,7 @@ def run_rows(home: Home, here: str = "") -> tuple[Row, ...]:
 
 def _run_row(at: RunAt, state: RunState, *, mine: bool, here: str) -> Row:
     live = len(state.trainers)
+    rate_s = state.tokens_per_s if live and state.phase != "paused" else 0.0
     return Row(
         key=row_key(at),
         quiet=not joinable(state),
@@ -77,7 +78,7 @@ def _run_row(at: RunAt, state: RunState, *, mine: bool, here: str) -> Row:
             phase_cell(state),
             Cell(round_text(state), order=float(state.open_round)),
             Cell(str(live) if live else text.NONE, order=float(live)),
-            Cell(text.short(state.tokens_per_s) if live else text.NONE, order=state.tokens_per_s),
+            Cell(text.short(rate_s) if rate_s else text.NONE, order=rate_s),
             Cell(text.short_path(text.plain(at.mailbox), here), "dim"),
         ),
     )

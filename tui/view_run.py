@@ -154,12 +154,11 @@ def _figures(state: RunState) -> tuple[str, ...]:
     if state.manifest is None:
         return ()
     known = [v for v in state.learners if v.state != "left" and v.role != "syncer" and state.dropped_by(v) is None]
-    live = sum(v.live for v in known)
-    syncers = len(state.live) - len(state.trainers)
+    syncers = sum(v.role == "syncer" for v in state.live)
     return (
-        f"  {live}/{text.count(len(known), 'learner')}" if known else "  no learner",
+        f"  {len(state.trainers)}/{text.count(len(known), 'learner')}" if known else "  no learner",
         *((f" +{text.count(syncers, 'syncer')}",) if syncers else ()),
-        *((f"  {text.rate(state.tokens_per_s)}",) if state.trainers else ()),
+        *((f"  {text.rate(state.tokens_per_s)}",) if state.trainers and state.phase != "paused" else ()),
         f"  {METHODS.get(method(state), method(state))}",
         *(f"{'' if n else ' '} {word}" for n, word in enumerate(settings_words(state.manifest.algorithm).split())),
     )
@@ -270,7 +269,7 @@ def learner_state(state: RunState, view: LearnerView) -> str:
     """A word: what the learner is doing. A syncer's is that it is one, but for the time in which it closes a round."""
     if not view.live and state.dropped_by(view) is not None:
         return "dropped"
-    waits = view.live and view.state not in ("merge", "paused", "joining", "join")
+    waits = view.live and view.state not in ("merge", "joining", "join")
     return "syncer" if view.role == "syncer" and waits else view.state
 
 
@@ -282,10 +281,11 @@ def _learner_row(state: RunState, view: LearnerView, *, mine: bool) -> Row:
     live, left = view.live and beat is not None, said in ("left", "dropped")
     steps = round_steps(state)
     at = text.NONE if beat is None else f"r{beat.round} {beat.step:>4}/{steps}" if trains else f"r{beat.round}"
-    rate_s = beat.tokens_per_s if live and beat else 0.0
-    device = Cell(text.plain(record.device, 40) if record and record.device else text.NONE)
+    running = live and trains and said != "paused"
+    rate_s = beat.tokens_per_s if running and beat else 0.0
+    bars = Cell(_rate_bars(view.rates) if trains else "", "accent")
     if said == "dropped":
-        device = Cell(asked_by(state.dropped_by(view) or "").strip() or text.NONE)
+        bars = Cell(asked_by(state.dropped_by(view) or "").strip())
     return Row(
         key=view.learner,
         quiet=left,
@@ -293,14 +293,14 @@ def _learner_row(state: RunState, view: LearnerView, *, mine: bool) -> Row:
             Cell(text.plain(view.learner, 64) + ("*" if mine else ""), "strong" if mine else ""),
             Cell(f"{mark} {said}", tone),
             Cell(at, order=float(beat.round * (steps + 1) + beat.step) if beat else ""),
-            Cell(text.short(rate_s) if live and trains else text.NONE, order=rate_s),
-            Cell(_rate_bars(view.rates) if trains else "", "accent"),
+            Cell(text.short(rate_s) if running else text.NONE, order=rate_s),
+            bars,
             Cell(text.loss(beat.loss if live and beat else None), order=beat.loss if beat and beat.loss is not None else ""),
             # Of one that left, the age would be that of our watching.
             Cell(
                 text.NONE if left or not beat else text.span(view.beat_age_s), "" if view.live else "bad", order=view.beat_age_s
             ),
-            device,
+            Cell(text.plain(record.device, 40) if record and record.device else text.NONE),
             Cell(
                 text.size(beat.rss_bytes) if beat and beat.rss_bytes else text.NONE, order=float(beat.rss_bytes if beat else 0)
             ),
@@ -329,6 +329,8 @@ def open_round_line(shown: RunShown, *, brief: bool = False) -> Line:
     state = shown.state
     if state.phase in ("done", "stopped") or state.manifest is None:
         return ((f"no open round; {text.count(state.open_round, 'round')} closed", "dim"),)
+    if state.phase == "paused":
+        return ((f"r{state.open_round} ", "strong"), ("‖ paused", "warn"))
     reported = len({s.unit for s in state.reported if s.round == state.open_round})
     phases = {v.beat.phase for v in state.live if v.beat}
     if "merge" in phases:

@@ -237,7 +237,7 @@ def _learner_state(state: api.RunState, view: api.LearnerView) -> str:
         return f"{'leaving, ' if view.live and _heard(state) else ''}dropped{asked_by(dropped)}"
     if view.live and not _heard(state):
         return "silent"
-    return "syncer" if view.role == "syncer" and view.live and view.state != "paused" else view.state
+    return "syncer" if view.role == "syncer" and view.live else view.state
 
 
 def _run_object(state: api.RunState) -> dict[str, object]:
@@ -306,7 +306,7 @@ def _show(state: api.RunState, as_json: bool, checkpoints: list[int]) -> None:
             v.learner,
             _learner_state(state, v),
             f"{v.beat.step}/{manifest.algorithm.sync_every}" if v.beat and v.role != "syncer" else "",
-            f"{v.beat.tokens_per_s:,.0f}" if v.beat and v.live and v.role != "syncer" else "–",
+            f"{v.beat.tokens_per_s:,.0f}" if v.beat and v.live and v.state != "paused" and v.role != "syncer" else "–",
             number(v.beat.loss if v.beat else None),
             str(api.participants(state, v.learner)),
             v.record.device if v.record else "",

@@ -92,8 +92,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def trainers(self) -> tuple[LearnerView, ...]:
-        """Who is live and trains."""
-        return tuple(v for v in self.live if v.role != "syncer")
+        """Who is live, trains, and was not dropped."""
+        return tuple(v for v in self.live if v.role != "syncer" and self.dropped_by(v) is None)
 
     @property
     def effect(self) -> Effect:

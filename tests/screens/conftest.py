@@ -144,19 +144,20 @@ def run_state(
                 )
             ),
         )
-    phases = ("train", "upload", "wait", "train")
+    rests = any(c.action == "pause" for c in controls)
+    phases = ("paused",) * 4 if rests else ("train", "upload", "wait", "train")
     for poll in range(polls):
         beats = {}
         for n, name_ in enumerate(everybody):
             at = min(poll, polls // 3) if name_ in silent else poll
-            phase = "left" if name_ in left else "wait" if name_ in syncers else phases[n % 4]
+            phase = "left" if name_ in left else "wait" if name_ in syncers and not rests else phases[n % 4]
             step = 100 if phase in ("upload", "wait") else min(99, 20 + 2 * at)
             said = beat(at, name_, phase=phase, round=closed, step=step)
             if name_ in syncers:
                 said = msgspec.structs.replace(said, role="syncer", step=0, tokens_per_s=0.0, loss=None)
             beats[name_] = (BeatId(1, at), said)
         state = apply(state, Polled(now_s=poll * beat_every_s, beats=beats))
-    if closed and not stop:
+    if closed and not (stop or rests):
         for name_ in learners[1:3]:
             if name_ not in silent and name_ not in left:
                 state = apply(state, SnapshotRead(snapshot(closed, name_)))

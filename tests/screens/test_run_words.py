@@ -8,7 +8,7 @@ import pytest
 from swarm.core.records import Control, RejectReason
 from swarm.core.sentences import REASONS
 from swarm.core.specs import DiLoCo
-from swarm.core.state import ManifestRead, RoundRead, apply
+from swarm.core.state import ControlRead, ManifestRead, RoundRead, apply
 from tui import view_home, view_run
 from tui.transitions import run_notes
 
@@ -53,6 +53,15 @@ def test_every_reason_of_a_rejection_is_shown_in_words(fixed: SimpleNamespace, r
     (note,) = run_notes(before, state)
     assert note.text.endswith(f"; {words}")
     assert note.severity == "warning"
+
+
+def test_a_small_screen_says_why_too(fixed: SimpleNamespace) -> None:
+    refused = fixed.api.Rejected(learner="air", unit="air", reason="norm", round=12)
+    state = apply(fixed.run_state(), RoundRead(fixed.round_record(12, (), (refused,))))
+    since_s = state.polled_at_s - 41.0
+    line = said(view_run.rounds_summary(fixed.run_shown(state, round_since_s=since_s)))
+    assert line.startswith("r13 UPLOAD  0/4 reported  41 s  r12 ✗ 0/1  unchanged  air: over max_del")
+    assert said(view_run.rounds_summary(fixed.run_shown(fixed.run_state()))).startswith("r12 train ▸ UPLOAD ▸ ")
 
 
 def test_many_rejections_of_a_round_are_cut(fixed: SimpleNamespace) -> None:
@@ -150,11 +159,14 @@ def test_the_rates_show_a_stall_and_not_the_noise() -> None:
 
 def test_a_pause_before_and_after_it_is_in_effect(fixed: SimpleNamespace) -> None:
     pause = Control(action="pause", by="mbp")
-    asked = fixed.msgspec.structs.replace(fixed.run_state(controls=(pause,)), rounds=fixed.run_state().rounds)
+    asked = apply(fixed.run_state(), ControlRead(1, pause))
     assert banner(fixed.run_shown(asked)) == ["‖ a pause was asked for by mbp: it begins after the next round"]
     paused = fixed.run_state(controls=(pause,))
     assert banner(fixed.run_shown(paused)) == ["‖ paused by mbp: P lets it go on; join it here: enter"]
-    assert said(view_run.headline(fixed.run_shown(paused), width=120)).count("‖ PAUSED") == 1
+    line = said(view_run.headline(fixed.run_shown(paused), width=120))
+    assert "‖ PAUSED" in line
+    assert "tok/s" not in line  # what was measured before the pause
+    assert said(view_run.open_round_line(fixed.run_shown(paused))) == "r12 ‖ paused"
     assert "charlm-brave-otter is paused by mbp" in [note.text for note in run_notes(fixed.run_state(), paused)]
     (row,) = view_home.run_rows(fixed.home(paused))
     assert "‖ paused" in [cell.text for cell in row.cells]
@@ -182,6 +194,8 @@ def test_a_syncer_is_no_learner(fixed: SimpleNamespace) -> None:
     state = fixed.run_state(learners=("studio", "mbp"), syncers=("nas",))
     assert "2/2 learners +1 syncer" in said(view_run.headline(fixed.run_shown(state), width=120))
     assert said(view_run.open_round_line(fixed.run_shown(state))).endswith("1/2 reported")
+    rested = fixed.run_state(syncers=("nas",), controls=(Control(action="pause"),))
+    assert [row.cells[1].text for row in view_run.learner_rows(fixed.run_shown(rested))] == ["‖ paused"] * 4 + ["◆ syncer"]
     rows = view_run.learner_rows(fixed.run_shown(state))
     assert [row.key for row in rows] == ["mbp", "studio", "nas"]
     assert [cell.text for cell in rows[-1].cells[1:4]] == ["◆ syncer", "r12", "—"]
