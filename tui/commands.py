@@ -60,10 +60,10 @@ KEYS: dict[Place, tuple[Key, ...]] = {
         Key("L", "leave", "leave", "Take this machine out of the run; the others go on."),
         Key("space", "freeze", "freeze", "Freeze the view, never the job; again to go on."),
         Key("l", "log", "log", "Go to the log, and back to the learners."),
-        Key("P", "pause", "pause", "Let all learners rest, and go on again."),
-        Key("x", "drop", "drop", "Drop the learner under the cursor: it is asked to leave, and waited for no more."),
         Key("S", "stop", "stop", "Stop the run, for everybody."),
         Key("escape", "back", "back", "Back to the list of runs."),
+        Key("P", "pause", "pause", "Let all learners rest, and go on again."),
+        Key("x", "drop", "drop", "Drop the learner under the cursor: it is asked to leave, and waited for no more."),
         *_panes("learners", "loss", "rounds", "log"),
     ),
     Place.LISTS: (

@@ -53,6 +53,7 @@ _STATES = {
     "dropped": ("○", "dim"),
 }
 _REFUSED = 4  # rejected snapshots that a round shows
+_ROOM_FOR_BYTES, _ROOM_FOR_NORMS = 52, 72  # cells; the same for all lines, so that their figures stand in columns
 _STAGES = ("train", "upload", "merge", "pull")
 
 LEARNER_COLUMNS = (
@@ -350,7 +351,7 @@ def open_round_line(shown: RunShown, *, brief: bool = False) -> Line:
 
 def closed_round_lines(state: RunState, *, width: int, most: int = 200) -> tuple[Line, ...]:
     """Closed rounds, newest first, each followed by what was rejected and why. A snapshot that came late is listed by a later
-    record, and shown where it belongs. `width`: cells of a line; what finds no room is left out."""
+    record, and shown where it belongs. `width`: cells of a line; a narrow one has fewer figures."""
     evals = {e.round: e for e in state.evals}
     refused: dict[int, list[Rejected]] = {}
     for rejected in (r for record in state.rounds[-most - 1 :] for r in record.rejected):
@@ -379,10 +380,11 @@ def _closed(record: RoundRecord, evaluated: EvalRecord | None, refused: int, *, 
         *(((f"  train {text.loss(train_loss(record))}", ""),) if taken else ()),
         (f"  val {text.loss(evaluated.loss if evaluated else None)}", ""),
     ]
-    sent, sizes = sum(p.size_bytes for p in record.participants), norms(record)
-    for more in (f"  ↑{text.size(sent)}" if sent else "", f"  Δ {sizes}" if sizes else ""):
-        if more and _length(pieces) + cell_len(more) <= width:
-            pieces.append((more, "dim"))
+    sent_bytes = sum(p.size_bytes for p in record.participants)
+    if sent_bytes and width >= _ROOM_FOR_BYTES:
+        pieces.append((f"  ↑{text.size(sent_bytes)}", "dim"))
+    if (sizes := norms(record)) and width >= _ROOM_FOR_NORMS:
+        pieces.append((f"  Δ {sizes}", "dim"))
     return tuple(pieces)
 
 

@@ -83,7 +83,7 @@ def test_a_round_that_changed_nothing_says_so(fixed: SimpleNamespace) -> None:
 
 def test_bytes_and_norms_stand_where_there_is_room(fixed: SimpleNamespace) -> None:
     state = apply(fixed.run_state(), RoundRead(fixed.round_record(12, ("studio", "mbp"), norm=0.125)))
-    wide, middle, narrow = (said(view_run.closed_round_lines(state, width=width)[0]) for width in (80, 50, 40))
+    wide, middle, narrow = (said(view_run.closed_round_lines(state, width=width)[0]) for width in (76, 56, 40))
     assert wide.endswith("  ↑2.00M  Δ 0.125–0.25")
     assert middle.endswith("  ↑2.00M")
     assert narrow.endswith("  val —")
