@@ -169,7 +169,8 @@ def _create(order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emi
     )
     theta = trainable.adapter.snapshot()
     init = [{name: theta[name] for name in names} for names in by_bytes(schema, create.algorithm.fragments)]
-    return asyncio.run(create_run(mailbox, manifest, init)), trainable
+    manifest, _ = asyncio.run(create_run(mailbox, manifest, init))
+    return manifest, trainable
 
 
 def _build(named: TaskRef, seed: int, order: Learn | Generate) -> Trainable:

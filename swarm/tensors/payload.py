@@ -146,23 +146,28 @@ class Packed:
 
 
 def _header(tensors: Mapping[str, NDArray[Any]]) -> bytes:
-    """The length, and the canonical header padded to a multiple of 8."""
-    entries: dict[str, dict[str, object]] = {}
-    end = 0
-    for name in sorted(tensors):
-        array = tensors[name]
-        if name == RESERVED:
-            raise ValueError(f"{name!r} cannot name a tensor")
+    for name, array in tensors.items():
         if array.dtype not in CODES:
             raise ValueError(f"{name}: a payload cannot hold dtype {array.dtype}")
         if not array.flags.c_contiguous:
             raise ValueError(f"{name}: the array must be C-contiguous")
-        begin, end = end, end + array.nbytes
-        entries[name] = {"dtype": CODES[array.dtype], "shape": array.shape, "data_offsets": [begin, end]}
+    return header((name, CODES[array.dtype], array.shape) for name, array in tensors.items())
+
+
+def header(tensors: Iterable[tuple[str, str, tuple[int, ...]]]) -> bytes:
+    """The length, and the canonical header padded to a multiple of 8, of a payload of `tensors`: name, code and shape of each,
+    in any order. Raises ValueError for a name that no header can hold, and for more tensors than a header may list."""
+    entries: dict[str, dict[str, object]] = {}
+    end = 0
+    for name, code, shape in sorted(tensors):
+        if name == RESERVED:
+            raise ValueError(f"{name!r} cannot name a tensor")
+        begin, end = end, end + math.prod(shape) * DTYPES[code].itemsize
+        entries[name] = {"dtype": code, "shape": shape, "data_offsets": [begin, end]}
     text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     if len(text) > MAX_HEADER_BYTES:
-        raise ValueError(f"{len(tensors)} tensors need a header of {len(text)} bytes, more than {MAX_HEADER_BYTES}")
+        raise ValueError(f"{len(entries)} tensors need a header of {len(text)} bytes, more than {MAX_HEADER_BYTES}")
     return len(text).to_bytes(8, "little") + text
 
 
@@ -267,10 +272,12 @@ def unpack(payload: Buffer) -> dict[str, NDArray[Any]]:
     A view need not be aligned to its dtype if the payload mixes dtypes.
     """
     raw = memoryview(payload).cast("B").toreadonly()
-    return {
-        entry.name: np.ndarray(entry.shape, DTYPES[entry.dtype], buffer=raw[entry.begin : entry.end])
-        for entry in parse_header(raw, len(raw))
-    }
+    return {entry.name: array_of(entry, raw[entry.begin : entry.end]) for entry in parse_header(raw, len(raw))}
+
+
+def array_of(entry: Entry, raw: memoryview) -> NDArray[Any]:
+    """A tensor as a view of `raw`, its bytes."""
+    return np.ndarray(entry.shape, DTYPES[entry.dtype], buffer=raw)
 
 
 def check(tensors: Mapping[str, NDArray[Any]], specs: Iterable[TensorSpec], dtype: str | None = None) -> None:

@@ -64,7 +64,8 @@ async def new_run(store: MemoryStore, spec: DiLoCo, *, rounds: int | None, eval_
     )
     theta = adapter.snapshot()
     plan = by_bytes(schema, spec.fragments)
-    return await create_run(MemoryMailbox(store), draft, [{n: theta[n] for n in names} for names in plan])
+    manifest, _ = await create_run(MemoryMailbox(store), draft, [{n: theta[n] for n in names} for names in plan])
+    return manifest
 
 
 class Machines:

@@ -294,7 +294,7 @@ async def test_a_growing_source_that_fails_leaves_nothing_and_its_error_gets_out
 async def test_a_put_that_is_given_up_ends_its_source_and_leaves_no_object(store, a):
     source = Growing([b"x"] * 9, wait=asyncio.Event())
     putting = asyncio.create_task(a.put(BLOB, source))
-    while not source.begun:
+    while not source.begun:  # noqa: ASYNC110
         await asyncio.sleep(0)
     putting.cancel()
     with pytest.raises(asyncio.CancelledError):
