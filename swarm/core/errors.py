@@ -23,6 +23,7 @@ SwarmError
 ├── PayloadError                a payload that must not be used
 │   ├── PayloadCorrupt          its bytes do not have the promised SHA-256
 │   ├── PayloadMissing          gone: start over from the newest record
+│   ├── NotFinite               NaN or infinity where numbers belong: neither published nor merged
 │   └── HeaderError             a Safetensors header that breaks a rule; one class per rule in tensors/payload.py
 ├── TaskError
 │   ├── TaskUnknown             the manifest names a task that is not installed here
@@ -151,6 +152,14 @@ class PayloadMissing(PayloadError):
     def __init__(self, key: str) -> None:
         self.key = key
         super().__init__(f"{key}: no such payload")
+
+
+class NotFinite(PayloadError):
+    """`name`: the first tensor that holds NaN or infinity, or whose numbers are too large for their dtype."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"{name}: not all numbers are finite")
 
 
 class HeaderError(PayloadError, ValueError):

@@ -1,4 +1,4 @@
-"""The weighted mean of contributions, and whether a contribution may be merged at all."""
+"""The weighted mean of contributions."""
 
 from __future__ import annotations
 
@@ -9,14 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from swarm.tensors.blocks import BLOCK, flat, same_size, scratch, spans
-from swarm.tensors.precision import BF16, F16, F32, widened
-
-_EXPONENT: dict[np.dtype[Any], tuple[type[np.unsignedinteger[Any]], int]] = {
-    F32: (np.uint32, 0x7F80_0000),
-    F16: (np.uint16, 0x7C00),
-    BF16: (np.uint16, 0x7F80),
-}
+from swarm.tensors.blocks import flat, same_size, scratch, spans
+from swarm.tensors.finite import all_finite as all_finite
+from swarm.tensors.precision import widened
 
 
 def normalised(weights: Sequence[float]) -> list[np.float32]:
@@ -66,17 +61,3 @@ def weighted_mean(deltas: Sequence[NDArray[Any]], weights: Sequence[float], out:
         for span in spans(size):
             n = span.stop - span.start
             mean_block(sources, scales, span=span, out=target[span], term=term[:n])
-
-
-def all_finite(array: NDArray[Any]) -> bool:
-    """Whether `array` (C-contiguous, F32, F16 or BF16) holds neither NaN nor infinity: no exponent has all bits set."""
-    unsigned, mask = _EXPONENT[array.dtype]
-    bits = flat(array).view(unsigned)
-    (block,) = scratch(1)
-    exponents = block.view(unsigned)[:BLOCK]
-    for span in spans(bits.size):
-        part = exponents[: span.stop - span.start]
-        np.bitwise_and(bits[span], unsigned(mask), out=part)
-        if part.max() == mask:
-            return False
-    return True

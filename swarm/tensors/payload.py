@@ -13,8 +13,9 @@ HeaderError (core/errors.py)
 ├── HeaderNotJson          no JSON, or nested too deeply
 ├── HeaderNotObject        something else than an object of objects
 ├── HeaderDuplicateName    two entries of one name, or two fields in one entry
-├── HeaderUnknownDtype     a dtype code that is not in precision.DTYPES
-├── HeaderBadShape         no list of at most 64 integers >= 0, or 2^63 bytes and more
+├── HeaderUnknownDtype     a dtype code that is not in precision.WIRE_DTYPES
+├── HeaderBadShape         no list of at most 64 integers >= 0, or 2^63 bytes and more, or F4 with half
+                           a byte left over in its last axis
 ├── HeaderBadOffsets       no pair of integers 0 <= begin <= end
 ├── HeaderOutside          offsets beyond the payload's end
 ├── HeaderWrongSize        offsets that span another size than dtype and shape say
@@ -27,7 +28,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -36,7 +37,8 @@ from numpy.typing import NDArray
 
 from swarm.core.errors import HeaderError, PayloadCorrupt, SchemaMismatch
 from swarm.core.tensorspec import RESERVED, TensorSpec, check_shape
-from swarm.tensors.precision import CODES, DTYPES
+from swarm.tensors.codec import is_scale, payload_specs, scale_name
+from swarm.tensors.precision import F4_PAIRS, WIRE_CODES, WIRE_DTYPES, wire_shape
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -115,7 +117,7 @@ class Packed:
 
     May be iterated again, which starts the hash anew: a put that is retried reads the tensors again, so they must not
     change until it has returned. Raises ValueError for an array that is not C-contiguous or whose dtype is not in
-    precision.DTYPES, for a name that no header can hold, and for more tensors than a header may list.
+    precision.WIRE_DTYPES, for a name that no header can hold, and for more tensors than a header may list.
     """
 
     def __init__(self, tensors: Mapping[str, NDArray[Any]]) -> None:
@@ -147,28 +149,36 @@ class Packed:
 
 def _header(tensors: Mapping[str, NDArray[Any]]) -> bytes:
     for name, array in tensors.items():
-        if array.dtype not in CODES:
+        if array.dtype not in WIRE_CODES:
             raise ValueError(f"{name}: a payload cannot hold dtype {array.dtype}")
         if not array.flags.c_contiguous:
             raise ValueError(f"{name}: the array must be C-contiguous")
-    return header((name, CODES[array.dtype], array.shape) for name, array in tensors.items())
+        if array.dtype == F4_PAIRS and not array.ndim:
+            raise ValueError(f"{name}: F4 needs an axis, for a byte holds two")
+    return header((name, WIRE_CODES[array.dtype], wire_shape(array)) for name, array in tensors.items())
 
 
 def header(tensors: Iterable[tuple[str, str, tuple[int, ...]]]) -> bytes:
-    """The length, and the canonical header padded to a multiple of 8, of a payload of `tensors`: name, code and shape of each,
-    in any order. Raises ValueError for a name that no header can hold, and for more tensors than a header may list."""
+    """The length, and the canonical header padded to a multiple of 8, of a payload of `tensors`: name, code and shape (as
+    `codec.payload_specs` lists them) of each, in any order. Raises ValueError for a name that no header can hold, and for more
+    tensors than a header may list."""
     entries: dict[str, dict[str, object]] = {}
     end = 0
     for name, code, shape in sorted(tensors):
         if name == RESERVED:
             raise ValueError(f"{name!r} cannot name a tensor")
-        begin, end = end, end + math.prod(shape) * DTYPES[code].itemsize
+        begin, end = end, end + _size_bytes(code, shape)
         entries[name] = {"dtype": code, "shape": shape, "data_offsets": [begin, end]}
     text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     if len(text) > MAX_HEADER_BYTES:
         raise ValueError(f"{len(entries)} tensors need a header of {len(text)} bytes, more than {MAX_HEADER_BYTES}")
     return len(text).to_bytes(8, "little") + text
+
+
+def _size_bytes(code: str, shape: Sequence[int]) -> int:
+    size_bytes = math.prod(shape) * WIRE_DTYPES[code].itemsize
+    return size_bytes // 2 if code == "F4" else size_bytes
 
 
 def header_size(prefix: Buffer, size_bytes: int) -> int:
@@ -245,15 +255,17 @@ def _entry(name: str, fields: Any, *, data_begin: int, data_bytes: int) -> Entry
     if not isinstance(fields, dict):
         raise HeaderNotObject(f"{label} is described by something else than an object")
     code, shape, offsets = fields.get("dtype"), fields.get("shape"), fields.get("data_offsets")
-    if not isinstance(code, str) or code not in DTYPES:
-        raise HeaderUnknownDtype(f"{label} has dtype {str(code)[:40]!r}, not one of {', '.join(DTYPES)}")
-    item_bytes = DTYPES[code].itemsize
+    if not isinstance(code, str) or code not in WIRE_DTYPES:
+        raise HeaderUnknownDtype(f"{label} has dtype {str(code)[:40]!r}, not one of {', '.join(WIRE_DTYPES)}")
+    item_bytes = WIRE_DTYPES[code].itemsize
     if not isinstance(shape, list):
         raise HeaderBadShape(f"{label}: the shape is no list")
     try:
         check_shape(tuple(shape), item_bytes, name=label)
     except ValueError as error:
         raise HeaderBadShape(str(error)) from None
+    if code == "F4" and (not shape or shape[-1] % 2):
+        raise HeaderBadShape(f"{label}: the last axis of F4 must be even, for a byte holds two")
     if not isinstance(offsets, list) or len(offsets) != 2 or any(type(n) is not int for n in offsets):
         raise HeaderBadOffsets(f"{label}: the offsets are no pair of integers")
     begin, end = offsets
@@ -261,13 +273,14 @@ def _entry(name: str, fields: Any, *, data_begin: int, data_bytes: int) -> Entry
         raise HeaderBadOffsets(f"{label}: the offsets do not satisfy 0 <= begin <= end")
     if end > data_bytes:
         raise HeaderOutside(f"{label} ends beyond the payload")
-    if end - begin != (want := math.prod(shape) * item_bytes):
+    if end - begin != (want := _size_bytes(code, shape)):
         raise HeaderWrongSize(f"{label} spans {end - begin} bytes, dtype and shape say {want}")
     return Entry(name, code, tuple(shape), data_begin + begin, data_begin + end)
 
 
 def unpack(payload: Buffer) -> dict[str, NDArray[Any]]:
-    """The payload's tensors by name: read-only views into `payload`, BF16 as ml_dtypes.bfloat16. Raises HeaderError.
+    """The payload's tensors by name: read-only views into `payload`, BF16, F8_E4M3 and F8_E8M0 as ml_dtypes has
+    them, F4 as uint8 (two in each, so its last axis is half of what the header says). Raises HeaderError.
 
     A view need not be aligned to its dtype if the payload mixes dtypes.
     """
@@ -277,18 +290,24 @@ def unpack(payload: Buffer) -> dict[str, NDArray[Any]]:
 
 def array_of(entry: Entry, raw: memoryview) -> NDArray[Any]:
     """A tensor as a view of `raw`, its bytes."""
-    return np.ndarray(entry.shape, DTYPES[entry.dtype], buffer=raw)
+    shape = (*entry.shape[:-1], entry.shape[-1] // 2) if entry.dtype == "F4" else entry.shape
+    return np.ndarray(shape, WIRE_DTYPES[entry.dtype], buffer=raw)
 
 
 def check(tensors: Mapping[str, NDArray[Any]], specs: Iterable[TensorSpec], dtype: str | None = None) -> None:
     """Raises SchemaMismatch naming every tensor that is missing, not asked for, or of another shape or dtype than its
     spec.
 
-    `dtype`: what all tensors must have instead of their specs' own; deltas have the run's delta_dtype.
+    `dtype`: of a delta, what `codec.payload_specs` says: its scales are asked for too, and an F32 scale must be a power of
+    two. None: each spec's own.
     """
-    wanted = {spec.name: (dtype or spec.dtype, spec.shape) for spec in specs}
-    found = {name: (CODES.get(array.dtype), array.shape) for name, array in tensors.items()}
+    specs = list(specs)
+    wanted = {name: (code, shape) for name, code, shape in payload_specs(specs, dtype)}
+    found = {name: (WIRE_CODES.get(array.dtype), wire_shape(array)) for name, array in tensors.items()}
     differing = {name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name)}
+    if dtype == "F8_E4M3" and not differing:
+        scales = [scale_name(spec.name) for spec in specs]
+        differing = {name for name in scales if not is_scale(float(tensors[name]))}
     if differing:
         raise SchemaMismatch(differing, advice=f"tensors do not match the schema: {', '.join(sorted(differing))}")
 

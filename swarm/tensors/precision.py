@@ -19,9 +19,25 @@ F16 = np.dtype("<f2")
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
 DTYPES: dict[str, np.dtype[Any]] = {"F32": F32, "F16": F16, "BF16": BF16}
-"""Safetensors code -> NumPy dtype: the one table that payloads, casts and adapters go by."""
+"""Safetensors code -> NumPy dtype, of parameters: the one table that casts and adapters go by."""
 CODES: dict[np.dtype[Any], str] = {dtype: code for code, dtype in DTYPES.items()}
-"""NumPy dtype -> Safetensors code. A dtype that is not here (big-endian ones included) is not exchanged."""
+"""NumPy dtype -> Safetensors code. A parameter of a dtype that is not here (big-endian ones included) is not exchanged."""
+
+F8_E4M3 = np.dtype(ml_dtypes.float8_e4m3fn)
+F8_E8M0 = np.dtype(ml_dtypes.float8_e8m0fnu)
+F4_PAIRS = np.dtype(np.uint8)
+"""Two F4 numbers (E2M1), the first in the low nibble. Nothing else in a payload is a uint8 array."""
+
+WIRE_DTYPES: dict[str, np.dtype[Any]] = DTYPES | {"F8_E4M3": F8_E4M3, "F8_E8M0": F8_E8M0, "F4": F4_PAIRS}
+"""What a payload may hold: besides parameters' dtypes those of quantised deltas. tensors/codec.py gives them their meaning."""
+WIRE_CODES: dict[np.dtype[Any], str] = {dtype: code for code, dtype in WIRE_DTYPES.items()}
+
+
+def wire_shape(array: NDArray[Any]) -> tuple[int, ...]:
+    """The shape that a payload's header states for `array`: F4 counts its elements, of which each byte holds two."""
+    if array.dtype == F4_PAIRS:
+        return (*array.shape[:-1], 2 * array.shape[-1])
+    return array.shape
 
 
 def cast(array: NDArray[Any], out: NDArray[Any]) -> None:

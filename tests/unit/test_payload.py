@@ -28,7 +28,7 @@ from swarm.tensors.payload import (
     unpack,
     verify,
 )
-from swarm.tensors.precision import BF16, CODES
+from swarm.tensors.precision import BF16, F4_PAIRS, F8_E4M3, F8_E8M0, WIRE_CODES, wire_shape
 from swarm.tensors.schema import TensorSpec
 
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=10).filter(lambda name: name != "__metadata__")
@@ -44,6 +44,12 @@ def arrays(draw: st.DrawFn) -> NDArray[Any]:
 
 
 tensor_dicts = st.dictionaries(names, arrays(), max_size=5)
+narrow_arrays = st.builds(
+    lambda array, dtype: array.view(dtype),
+    npst.arrays(np.uint8, npst.array_shapes(max_dims=3, min_side=0, max_side=5)),
+    st.sampled_from([F4_PAIRS, F8_E4M3, F8_E8M0]),
+)
+wire_dicts = st.dictionaries(names, arrays() | narrow_arrays, max_size=5)
 
 
 def bits(array: NDArray[Any]) -> tuple[str, tuple[int, ...], bytes]:
@@ -59,7 +65,7 @@ def entry(dtype: Any = "F32", shape: Any = (1,), offsets: Any = (0, 4)) -> dict[
     return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
 
 
-@given(tensor_dicts)
+@given(wire_dicts)
 def test_what_is_packed_is_unpacked(tensors: dict[str, NDArray[Any]]) -> None:
     packed = Packed(tensors)
     data = b"".join(packed)
@@ -72,17 +78,17 @@ def test_what_is_packed_is_unpacked(tensors: dict[str, NDArray[Any]]) -> None:
     assert not any(array.flags.writeable for array in found.values())
 
 
-@given(tensor_dicts, st.randoms())
+@given(wire_dicts, st.randoms())
 def test_equal_tensors_give_equal_bytes_in_any_order(tensors: dict[str, NDArray[Any]], random: Any) -> None:
     shuffled = dict(random.sample(list(tensors.items()), len(tensors)))
     assert b"".join(Packed(shuffled)) == b"".join(Packed(tensors))
 
 
-@given(tensor_dicts)
+@given(wire_dicts)
 def test_safetensors_reads_what_we_write(tensors: dict[str, NDArray[Any]]) -> None:
     found = dict(safetensors.deserialize(b"".join(Packed(tensors))))
     assert {name: (t["dtype"], tuple(t["shape"]), bytes(t["data"])) for name, t in found.items()} == {
-        name: (CODES[a.dtype], a.shape, a.tobytes()) for name, a in tensors.items()
+        name: (WIRE_CODES[a.dtype], wire_shape(a), a.tobytes()) for name, a in tensors.items()
     }
 
 
@@ -122,11 +128,12 @@ def test_the_hash_is_that_of_the_last_whole_iteration() -> None:
         {"w": np.zeros((2, 3), np.float32).T},
         {"w": np.zeros(3, np.float64)},
         {"w": np.zeros(3, ">f4")},
-        {"w": np.zeros(3, ml_dtypes.float8_e4m3fn)},
+        {"w": np.zeros(3, ml_dtypes.float8_e5m2)},
+        {"w": np.zeros((), np.uint8)},
         {"__metadata__": np.zeros(3, np.float32)},
         {"\ud800": np.zeros(3, np.float32)},
     ],
-    ids=["strided", "F64", "big-endian", "F8", "reserved", "surrogate"],
+    ids=["strided", "F64", "big-endian", "F8_E5M2", "F4 scalar", "reserved", "surrogate"],
 )
 def test_what_cannot_be_packed(tensors: dict[str, NDArray[Any]]) -> None:
     with pytest.raises(ValueError):
@@ -194,7 +201,7 @@ def test_the_header_alone_is_enough_to_parse() -> None:
         (blob(0, raw=b'{"__metadata__":{},"__metadata__":{}}'), "HeaderDuplicateName"),
         (blob({"w": {}}), "HeaderUnknownDtype"),
         (blob({"w": entry("F64", [1], [0, 8])}, bytes(8)), "HeaderUnknownDtype"),
-        (blob({"w": entry("F8_E4M3", [4])}, bytes(4)), "HeaderUnknownDtype"),
+        (blob({"w": entry("F8_E5M2", [4])}, bytes(4)), "HeaderUnknownDtype"),
         (blob({"w": entry(["F32"])}, bytes(4)), "HeaderUnknownDtype"),
         (blob({"w": entry(shape=None)}, bytes(4)), "HeaderBadShape"),
         (blob({"w": entry(shape=4)}, bytes(4)), "HeaderBadShape"),
@@ -219,6 +226,12 @@ def test_the_header_alone_is_enough_to_parse() -> None:
         (blob({"w": entry()}, bytes(3)), "HeaderOutside"),
         (blob({"w": entry(shape=[2**40], offsets=[0, 2**42])}, bytes(4)), "HeaderOutside"),
         (blob({"w": entry(offsets=[2**64, 2**64 + 4])}, bytes(4)), "HeaderOutside"),
+        (blob({"w": entry("F4", [3], [0, 2])}, bytes(2)), "HeaderBadShape"),
+        (blob({"w": entry("F4", [2, 3], [0, 3])}, bytes(3)), "HeaderBadShape"),
+        (blob({"w": entry("F4", [], [0, 1])}, bytes(1)), "HeaderBadShape"),
+        (blob({"w": entry("F4", [4])}, bytes(4)), "HeaderWrongSize"),
+        (blob({"w": entry("F8_E4M3", [2])}, bytes(4)), "HeaderWrongSize"),
+        (blob({"w": entry("F8_E8M0", [8])}, bytes(4)), "HeaderWrongSize"),
         (blob({"w": entry(shape=[2])}, bytes(4)), "HeaderWrongSize"),
         (blob({"w": entry("F16")}, bytes(4)), "HeaderWrongSize"),
         (blob({"w": entry(shape=[0])}, bytes(4)), "HeaderWrongSize"),
@@ -282,7 +295,7 @@ json_values = st.recursive(
 near_entries = st.fixed_dictionaries(
     {},
     optional={
-        "dtype": st.sampled_from(["F32", "F16", "BF16"]) | json_values,
+        "dtype": st.sampled_from(["F32", "F16", "BF16", "F8_E4M3", "F8_E8M0", "F4"]) | json_values,
         "shape": st.lists(st.integers(-1, 3), max_size=3) | json_values,
         "data_offsets": st.tuples(st.integers(-2, 12), st.integers(-2, 12)) | json_values,
     },
@@ -299,7 +312,7 @@ def test_noise_is_refused_or_consistent(data: bytes) -> None:
     assert_refused_or_consistent(data)
 
 
-@given(tensor_dicts, st.data())
+@given(wire_dicts, st.data())
 def test_a_damaged_payload_is_refused_or_consistent(tensors: dict[str, NDArray[Any]], data: st.DataObject) -> None:
     damaged = bytearray(b"".join(Packed(tensors)))
     for _ in range(data.draw(st.integers(1, 3))):
@@ -324,7 +337,7 @@ def assert_refused_or_consistent(data: bytes) -> None:
             return
         raise
     assert {name: (t["dtype"], tuple(t["shape"]), bytes(t["data"])) for name, t in theirs.items()} == {
-        name: (CODES[a.dtype], a.shape, a.tobytes()) for name, a in found.items()
+        name: (WIRE_CODES[a.dtype], wire_shape(a), a.tobytes()) for name, a in found.items()
     }
 
 
