@@ -21,7 +21,7 @@ from swarm.tape import Tape, derived_nonce, read_manifest
 from swarm.tape import nonce as fresh_nonce
 from swarm.tensors.payload import MAX_HEADER_BYTES, Packed, check, header_size, parse_header, unpack
 from swarm.tensors.schema import Schema
-from swarm.tensors.stream import Gathering, Growing, Named, check_entries, spans_of
+from swarm.tensors.stream import Gathering, Growing, Named, check_listed, spans_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -127,7 +127,7 @@ class Exchange(Tape):
             await self._read(key, ref, len(head), longer[len(head) :])
             head = longer
         entries = await self.offload(functools.partial(parse_header, head, ref.size_bytes))
-        check_entries(entries, wanted)
+        check_listed(entries, wanted)
         sha.update(head[:begin])
         spans = spans_of(entries, owner, limit_bytes=PART_BYTES)
         buffer = np.empty(max((span.end - span.begin for span in spans), default=0) + 1, np.uint8).data

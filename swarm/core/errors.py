@@ -27,7 +27,9 @@ SwarmError
 │   └── HeaderError             a Safetensors header that breaks a rule; one class per rule in tensors/payload.py
 ├── TaskError
 │   ├── TaskUnknown             the manifest names a task that is not installed here
-│   └── DataMissing             the task's data is not here; says which file to pass
+│   ├── DataMissing             the task's data is not here; says which file to pass
+│   └── StateMismatch           a saved inner state of another task, framework, optimizer or model: begin a new one
+├── CheckpointUnsaved           a local checkpoint that could not be saved: train on, the one before is kept
 ├── DeviceUnavailable           the device asked for is absent
 └── WorkerFailed                a worker process ended with an error; carries its last words
 """
@@ -175,6 +177,14 @@ class TaskUnknown(TaskError):
 
 
 class DataMissing(TaskError):
+    pass
+
+
+class StateMismatch(TaskError):
+    pass
+
+
+class CheckpointUnsaved(SwarmError):
     pass
 
 

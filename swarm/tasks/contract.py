@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import msgspec
 
 from swarm.core.records import DataRef
 from swarm.learners.contract import Adapter
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 
 class StepResult(msgspec.Struct, frozen=True):
     loss: float  # mean over the batch, before the update
     tokens: int  # what the round's weight counts; samples for tasks without tokens
+    samples: int = 0  # rows of the batch
 
 
 class EvalResult(msgspec.Struct, frozen=True):
@@ -47,6 +52,34 @@ class Trainable(Protocol):
     def evaluate(self) -> EvalResult:
         """Loss on the held-out part, which is the same for all learners of a run; the model, the optimizer and the
         learner's stream are left as they were."""
+        ...
+
+
+@dataclass(frozen=True)
+class TaskState:
+    """Where a Trainable's inner loop stands, its parameters left out: what a restarted learner goes on from."""
+
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    """On the host, of any NumPy dtype of numbers or truth values. Views of what is trained, where it can be: valid only
+    until the next training step or load."""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """What JSON can hold, with text as keys."""
+
+
+@runtime_checkable
+class Resumable(Protocol):
+    """A Trainable that can go on where another one, of the same task and options, stood. A task's need not be one: of such
+    a learner only the parameters outlive a restart."""
+
+    def state(self) -> TaskState:
+        """The inner optimizer, the position in the learner's stream, and whatever else of `step` is kept between two
+        steps, the parameters left out."""
+        ...
+
+    def load(self, state: TaskState) -> None:
+        """Stand where `state` was taken. With the parameters of that moment applied too, all further steps are, on the same
+        machine, the ones that would have followed, bit by bit. The arrays are the caller's again afterwards. Raises
+        StateMismatch for a state of another task, framework, optimizer or model size, before anything is changed."""
         ...
 
 
@@ -89,8 +122,10 @@ class Task(Protocol):
         data: list[DataRef],
         data_path: Path | None,
         seed: int,
+        batch_size: int | None = None,
     ) -> Trainable:
-        """A fresh model, initialised from `seed` alone. `options` and `data` are the manifest's and are checked as if a
-        stranger had written them. Raises DataMissing if the data is not here, UsageError for options or data that the
-        model cannot train with, DeviceUnavailable."""
+        """A fresh model, initialised from `seed` alone. It trains on `batch_size` rows a step, its part of a batch that a
+        run's learners share; None: what the options say. A task may leave this argument out (registry.build). `options` and
+        `data` are the manifest's and are checked as if a stranger had written them. Raises DataMissing if the data is not
+        here, UsageError for options or data that the model cannot train with, DeviceUnavailable."""
         ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
@@ -20,6 +21,11 @@ class Net(Protocol):
     @property
     def device(self) -> str: ...
 
+    @property
+    def optimizer(self) -> str:
+        """The name of its class."""
+        ...
+
     def train(self, x: Array, y: Array) -> float:
         """One optimizer step; the batch's mean loss before it."""
         ...
@@ -30,4 +36,12 @@ class Net(Protocol):
 
     def predict(self, x: Array) -> Array:
         """The model's outputs on the host; nothing changes."""
+        ...
+
+    def state(self) -> Mapping[str, Array]:
+        """The optimizer's state on the host: views where it can be, valid until the next step."""
+        ...
+
+    def load(self, state: Mapping[str, Array]) -> None:
+        """Take over an optimizer's state, by copy. Raises StateMismatch before anything is changed."""
         ...

@@ -7,12 +7,14 @@ the shape of `contract.Task`.
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Iterator
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
-from swarm.core.errors import TaskUnknown
-from swarm.tasks.contract import Task
+from swarm.core.errors import TaskUnknown, UsageError
+from swarm.tasks.contract import Task, Trainable
 
 GROUP = "swarm.tasks"
 
@@ -46,6 +48,17 @@ def get(name: str) -> Task:
     close = difflib.get_close_matches(name, installed, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
     raise TaskUnknown(f"no task {name!r} is installed here; {hint}installed: {', '.join(installed)}")
+
+
+def build(task: Task, *, batch_size: int | None, **how: Any) -> Trainable:
+    """`task.build(**how)`, with `batch_size` if there is one. Raises UsageError too for a task that has no such
+    argument."""
+    if batch_size is None:
+        return task.build(**how)
+    takes = inspect.signature(task.build).parameters
+    if "batch_size" not in takes and not any(p.kind is p.VAR_KEYWORD for p in takes.values()):
+        raise UsageError(f"task {task.name} has a batch size of its own: its learners cannot share a global batch")
+    return task.build(**how, batch_size=batch_size)
 
 
 def _announced() -> tuple[dict[str, Task], dict[str, str]]:

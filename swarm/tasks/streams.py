@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import numpy as np
+
+from swarm.core.errors import StateMismatch
 
 
 def generator(seed: int, *names: str | int) -> np.random.Generator:
@@ -21,3 +24,35 @@ def generator(seed: int, *names: str | int) -> np.random.Generator:
         digest.update(b"%c%d:%b" % (b"s" if isinstance(part, str) else b"i", len(data), data))
     key = np.frombuffer(digest.digest()[:16], dtype="<u8").astype(np.uint64)
     return np.random.Generator(np.random.Philox(key=key))
+
+
+def position(random: np.random.Generator) -> dict[str, Any]:
+    """Where a stream made by `generator` stands, as values that JSON can hold."""
+    plain: dict[str, Any] = _plain(random.bit_generator.state)
+    return plain
+
+
+def at(position: Any) -> np.random.Generator:
+    """The stream at a position. Raises StateMismatch for what is none."""
+    random = generator(0)
+    try:
+        random.bit_generator.state = position
+        same = _plain(random.bit_generator.state) == position  # NumPy passes over what it does not expect,
+        same = same and 0 <= position["buffer_pos"] <= 4  # and reads beyond its buffer of four
+    except (TypeError, ValueError, LookupError, OverflowError, AttributeError):
+        same = False
+    if not same:
+        raise StateMismatch("the saved state has no position in a random stream that can be taken up here")
+    return random
+
+
+def _plain(state: Any) -> Any:
+    match state:
+        case dict():
+            return {name: _plain(value) for name, value in state.items()}
+        case np.ndarray():
+            return state.tolist()
+        case np.integer():
+            return int(state)
+        case _:
+            return state

@@ -37,6 +37,14 @@ def scratch(count: int) -> list[NDArray[np.float32]]:
     return blocks[:count]
 
 
+def wide_scratch() -> NDArray[np.float64]:
+    """One float64 block of BLOCK elements, the same one at every call in this thread: no caller may keep it."""
+    block: NDArray[np.float64] | None = _local.__dict__.get("wide")
+    if block is None:
+        block = _local.wide = np.empty(BLOCK, np.float64)
+    return block
+
+
 def same_size(*arrays: NDArray[Any]) -> int:
     """The shape's element count. Raises ValueError unless all arrays have one shape."""
     shape = arrays[0].shape

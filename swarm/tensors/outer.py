@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swarm.tensors.blocks import flat, same_size, scratch, spans
+from swarm.tensors.finite import finite_block
 from swarm.tensors.merge import mean_block, normalised
 from swarm.tensors.precision import F32, widened
 
@@ -67,6 +68,48 @@ def merge_and_step(
             n = span.stop - span.start
             mean_block(sources, scales, span=span, out=mean[:n], term=other[:n])
             _step(t[span], m[span], mean[:n], other[:n], eta=eta, decay=decay)
+
+
+def step(
+    base: NDArray[Any],  # F32, F16 or BF16: Θ, or its master copy
+    delta: NDArray[np.float32],  # becomes the new Θ (or master), not rounded to its dtype yet
+    *,
+    momentum: NDArray[Any] | None,  # F32, F16 or BF16; None: zero
+    new_momentum: NDArray[Any],  # F32, F16 or BF16; may be `momentum` itself
+    lr: float,
+    beta: float,
+) -> bool:
+    """`nesterov` over a merged delta that is given up for the result: no array is made, and `base` stays as it is.
+
+    The momentum that is stored is rounded to its dtype; this step's Θ is not. Returns whether all of the new numbers are
+    finite. C-contiguous arrays of one shape; ValueError otherwise, and if `delta` is not F32.
+    """
+    if delta.dtype != F32:
+        raise ValueError(f"the merged delta must be F32, got {delta.dtype}")
+    size = same_size(base, delta, new_momentum, *(() if momentum is None else (momentum,)))
+    b, d, n = flat(base), flat(delta), flat(new_momentum)
+    old = None if momentum is None else flat(momentum)
+    eta, decay = np.float32(lr), np.float32(beta)
+    first, second = scratch(2)
+    sound = True
+    with np.errstate(all="ignore"):
+        for span in spans(size):
+            update, stored = d[span], n[span]
+            wide = second[: update.size]
+            m = stored if stored.dtype == F32 else first[: update.size]
+            if old is None:
+                m[:] = 0
+            else:
+                np.multiply(widened(old[span], m), decay, out=m)
+            np.add(m, update, out=m)
+            np.multiply(m, decay, out=wide)
+            if m is not stored:
+                np.copyto(stored, m, casting="unsafe")
+            np.add(update, wide, out=update)
+            np.multiply(update, eta, out=update)
+            np.subtract(widened(b[span], wide), update, out=update)
+            sound = sound and finite_block(update, wide) and finite_block(stored, wide)
+    return sound
 
 
 def _check(theta: NDArray[Any], momentum: NDArray[Any], *deltas: NDArray[Any]) -> int:

@@ -302,14 +302,24 @@ def check(tensors: Mapping[str, NDArray[Any]], specs: Iterable[TensorSpec], dtyp
     two. None: each spec's own.
     """
     specs = list(specs)
-    wanted = {name: (code, shape) for name, code, shape in payload_specs(specs, dtype)}
-    found = {name: (WIRE_CODES.get(array.dtype), wire_shape(array)) for name, array in tensors.items()}
-    differing = {name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name)}
-    if dtype == "F8_E4M3" and not differing:
+    check_entries(tensors, payload_specs(specs, dtype))
+    if dtype == "F8_E4M3":
         scales = [scale_name(spec.name) for spec in specs]
-        differing = {name for name in scales if not is_scale(float(tensors[name]))}
-    if differing:
-        raise SchemaMismatch(differing, advice=f"tensors do not match the schema: {', '.join(sorted(differing))}")
+        _refuse(name for name in scales if not is_scale(float(tensors[name])))
+
+
+def check_entries(tensors: Mapping[str, NDArray[Any]], entries: Iterable[tuple[str, str, tuple[int, ...]]]) -> None:
+    """Raises SchemaMismatch naming every tensor that is missing, not asked for, or of another dtype or shape than one of
+    `entries` (name, Safetensors code, shape) says."""
+    wanted = {name: (code, shape) for name, code, shape in entries}
+    found = {name: (WIRE_CODES.get(array.dtype), wire_shape(array)) for name, array in tensors.items()}
+    _refuse(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
+
+
+def _refuse(differing: Iterable[str]) -> None:
+    names = sorted(differing)
+    if names:
+        raise SchemaMismatch(names, advice=f"tensors do not match the schema: {', '.join(names)}")
 
 
 def verify(key: str, payload: Buffer, sha256: str) -> None:

@@ -41,7 +41,7 @@ def spans_of(entries: Iterable[Entry], owner: Mapping[str, str], *, limit_bytes:
     return spans
 
 
-def check_entries(entries: Iterable[Entry], wanted: Iterable[Named]) -> None:
+def check_listed(entries: Iterable[Entry], wanted: Iterable[Named]) -> None:
     """Raises SchemaMismatch naming every tensor that is missing, not asked for, or of another shape or dtype."""
     found = {entry.name: (entry.dtype, entry.shape) for entry in entries}
     asked = {name: (code, shape) for name, code, shape in wanted}

@@ -7,6 +7,7 @@ import hashlib
 import ml_dtypes
 import numpy as np
 
+from swarm.tensors.codec import encode
 from swarm.tensors.payload import Packed, unpack
 from swarm.tensors.schema import Schema, TensorSpec
 
@@ -59,6 +60,27 @@ def test_every_dtype_byte_for_byte() -> None:
     data = bytes.fromhex("003801000000803f000020c06040")
     assert blob == len(header).to_bytes(8, "little") + header + data
     assert unpack(blob)["é\n"] == 3.5
+
+
+def test_quantised_deltas_byte_for_byte() -> None:
+    spec = TensorSpec("w", "F32", (3, 2))
+    theta = np.array([[1.0, -448.0], [3 * 2.0**-10, 0.0], [17.0, -0.0]], np.float32)
+    zero = np.zeros_like(theta)
+    blob = b"".join(Packed(encode(theta, zero, spec=spec, dtype="F8_E4M3")))
+    header = b'{"w":{"dtype":"F8_E4M3","shape":[3,2],"data_offsets":[0,6]},'
+    header += b'"w.scale":{"dtype":"F32","shape":[],"data_offsets":[6,10]}}'
+    header += b" " * (-len(header) % 8)
+    # 1 = 0 0111 000; -448 = 1 1111 110; 1.5 of the least number, a tie: 0 0000 010; 17, a tie: 16 = 0 1011 000.
+    data = bytes.fromhex("38fe02005880") + bytes.fromhex("0000803f")
+    assert blob == len(header).to_bytes(8, "little") + header + data
+
+    blob = b"".join(Packed(encode(theta / 64, zero, spec=spec, dtype="F4")))
+    header = b'{"w":{"dtype":"F4","shape":[32],"data_offsets":[0,16]},'
+    header += b'"w.scale":{"dtype":"F8_E8M0","shape":[1],"data_offsets":[16,17]}}'
+    header += b" " * (-len(header) % 8)
+    # The largest magnitude is 7 = 1.75 · 4, so k = 0: 6 = 0111, the largest code; 17/64, above the tie, gives 0.5 = 0001.
+    data = bytes([0xF0, 0x00, 0x81, *[0] * 13, 127])
+    assert blob == len(header).to_bytes(8, "little") + header + data
 
 
 def test_a_schemas_digest() -> None:

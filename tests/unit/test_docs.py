@@ -65,5 +65,10 @@ def test_every_field_of_a_method_is_an_option_with_its_default() -> None:
         parameter = given[option.name]
         assert isinstance(parameter, click.Option)
         assert option.help in str(parameter.help)
-        if option.default is not None:
-            assert f"[default: {option.default}]" in str(parameter.help)
+        flag = option.name.replace("_", "-")
+        default = option.default
+        if option.type is bool:
+            assert (parameter.opts, parameter.secondary_opts) == ([f"--{flag}"], [f"--no-{flag}"])
+            default = flag if default else f"no-{flag}"
+        if default is not None:
+            assert f"[default: {default}]" in str(parameter.help)

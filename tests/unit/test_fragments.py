@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.core.fragments import Schedule, by_bytes
+from swarm.core.fragments import Schedule, by_bytes, plan, strided
 from swarm.core.tensorspec import TensorSpec
 
 MLP = [
@@ -84,9 +84,59 @@ def test_empty_tensors_leave_no_part_empty() -> None:
 def test_nothing_to_train_and_nothing_to_put_it_in_are_refused() -> None:
     with pytest.raises(ValueError, match="without trainable parameters"):
         by_bytes([], 1)
+    with pytest.raises(ValueError, match="without trainable parameters"):
+        strided([], 1)
+    with pytest.raises(ValueError, match="fragments must be >= 1, got 0"):
+        strided(MLP, 0)
     for fragments in (0, -1):
         with pytest.raises(ValueError, match=f"fragments must be >= 1, got {fragments}"):
             by_bytes(MLP, fragments)
+
+
+indexed = st.lists(
+    st.builds(
+        TensorSpec,
+        name=st.sampled_from(["", "h.0.", "h.1.", "h.2.", "h.10.", "h.02.", "7."]).flatmap(
+            lambda prefix: st.text("ab", min_size=1, max_size=3).map(lambda name: prefix + name)
+        ),
+        dtype=st.sampled_from(["F32", "BF16"]),
+        shape=st.lists(st.integers(0, 9), max_size=2).map(tuple),
+    ),
+    min_size=1,
+    max_size=20,
+    unique_by=lambda tensor: tensor.name,
+)
+
+
+@given(indexed, st.integers(1, 25), st.randoms(use_true_random=False))
+def test_strided_keeps_blocks_whole_and_no_part_empty(model: list[TensorSpec], fragments: int, shuffler: random.Random) -> None:
+    parts = strided(model, fragments)
+    assert sorted(name for part in parts for name in part) == sorted(tensor.name for tensor in model)
+    assert all(list(part) == sorted(part) for part in parts)
+    assert all(parts)
+    numbers = {name: int(name.split(".")[-2]) for part in parts for name in part if "." in name}
+    blocks = sorted(set(numbers.values()))
+    assert len(parts) == min(fragments, len(blocks) + len(model) - len(numbers))
+    for k, part in enumerate(parts):
+        assert {blocks.index(numbers[name]) % len(parts) for name in part if name in numbers} <= {k}
+    shuffler.shuffle(model)
+    assert strided(iter(model), fragments) == parts == plan(model, fragments, "strided")
+    assert plan(model, fragments, "bytes") == by_bytes(model, fragments)
+
+
+def test_strided_in_names() -> None:
+    gpt = [TensorSpec(f"blocks.{n}.{part}.weight", "F32", (8, 8)) for n in range(5) for part in ("attn", "mlp")]
+    gpt += [TensorSpec("embed.weight", "F32", (30, 8)), TensorSpec("norm.weight", "F32", (8,))]
+    # Every learner of every version must find this one. The odd blocks are fewer, so the embedding joins them.
+    assert strided(gpt, 2) == (
+        (*(f"blocks.{n}.{part}.weight" for n in (0, 2, 4) for part in ("attn", "mlp")), "norm.weight"),
+        (*(f"blocks.{n}.{part}.weight" for n in (1, 3) for part in ("attn", "mlp")), "embed.weight"),
+    )
+    frozen = [TensorSpec(f"blocks.{n}.weight", "F32", (8,)) for n in (10, 2, 4)]  # the others do not train
+    assert strided(frozen, 2) == (("blocks.10.weight", "blocks.2.weight"), ("blocks.4.weight",))
+    assert strided(MLP, 2) == by_bytes(MLP, 2)  # no blocks
+    odd = [TensorSpec("²." + "9" * 5000, "F32", (2,)), TensorSpec("a", "F32", (2,))]
+    assert strided(odd, 2) == (("a",), (odd[0].name,))
 
 
 @given(schedules, st.integers(0, 10**6))

@@ -24,6 +24,7 @@ from swarm.core.records import (
     MAX_ROUND,
     MAX_SEED,
     Beat,
+    Checkpoint,
     Claim,
     Control,
     DataRef,
@@ -37,6 +38,7 @@ from swarm.core.records import (
     PayloadRef,
     Rejected,
     RejectReason,
+    Role,
     RoundRecord,
     Snapshot,
     TaskRef,
@@ -73,7 +75,9 @@ participants = st.builds(
     train_loss=losses,
     seconds_s=reals,
     size_bytes=counts,
+    delta_norm=losses,
 )
+roles = st.sampled_from(get_args(Role))
 rejected = st.builds(Rejected, learner=ids, unit=ids, reason=st.sampled_from(get_args(RejectReason)), round=rounds)
 
 
@@ -106,6 +110,8 @@ def manifests(draw: st.DrawFn) -> Manifest:
         rounds=draw(st.none() | st.integers(1, MAX_ROUND)),
         seed=draw(st.integers(0, MAX_SEED)),
         eval_every=draw(rounds),
+        checkpoint_every=draw(rounds),
+        checkpoints_kept=draw(rounds),
         created_by=draw(texts),
     )
 
@@ -147,10 +153,12 @@ RECORDS: dict[type[msgspec.Struct], st.SearchStrategy[Any]] = {
         process=texts,
         version=texts,
         device=texts,
+        role=roles,
     ),
     Beat: st.builds(
         Beat,
         phase=st.sampled_from(get_args(LearnerPhase)),
+        role=roles,
         round=rounds,
         step=counts,
         steps=counts,
@@ -177,6 +185,7 @@ RECORDS: dict[type[msgspec.Struct], st.SearchStrategy[Any]] = {
         steps=counts,
         train_loss=losses,
         seconds_s=reals,
+        finite=st.booleans(),
     ),
     Claim: st.builds(Claim, round=rounds, learner=ids | st.just(""), incarnation=counts),
     RoundRecord: round_records(),
@@ -189,7 +198,12 @@ RECORDS: dict[type[msgspec.Struct], st.SearchStrategy[Any]] = {
         sample=texts,
         seconds_s=reals,
     ),
-    Control: st.builds(Control, action=st.just("stop"), by=texts),
+    Checkpoint: st.builds(Checkpoint, round=rounds, theta=st.lists(refs(), min_size=1, max_size=3).map(tuple)),
+    Control: st.one_of(
+        st.builds(Control, action=st.sampled_from(["stop", "pause", "resume"]), by=texts),
+        st.builds(Control, action=st.just("extend"), by=texts, rounds=st.none() | st.integers(1, MAX_ROUND)),
+        st.builds(Control, action=st.just("drop"), by=texts, learner=ids, incarnation=counts),
+    ),
 }
 PARTS = {DataRef, TaskRef, PayloadRef, Participant, Rejected, Envelope}
 every_record = st.one_of(*RECORDS.values())

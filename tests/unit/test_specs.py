@@ -122,6 +122,18 @@ def test_messages_name_field_and_value() -> None:
         DiLoCo(beat_s=10, lease_s=19)
     with pytest.raises(ValueError, match=r"^delta_dtype must be one of F32, F16, BF16, F8_E4M3, F4, got 'F2'$"):
         DiLoCo(delta_dtype="F2")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^in_flight must be <= fragments \(2\), got 3$"):
+        DiLoCo(fragments=2, in_flight=3)
+    with pytest.raises(ValueError, match=r"^global_batch_size must be >= start_learners \(4\), got 3$"):
+        DiLoCo(quorum_size=4, global_batch_size=3)
+    with pytest.raises(ValueError, match=r"^follow must be true or false, got 1$"):
+        DiLoCo(follow=1)  # type: ignore[arg-type]
+
+
+def test_a_global_batch_is_shared_by_the_starters() -> None:
+    assert DiLoCo().batch_size is None
+    assert DiLoCo(global_batch_size=32, quorum_size=4).batch_size == 8
+    assert DiLoCo(global_batch_size=32, start_learners=5).batch_size == 7
 
 
 @given(st.integers(1, 50), st.none() | st.integers(1, 50))
@@ -137,7 +149,7 @@ def test_every_field_is_an_option_in_order() -> None:
         assert option.help, f"{field.name} has no help"
         assert not option.help.endswith(".")
         assert option.optional == (field.default is None)
-        assert option.type in (int, float, str)
+        assert option.type in (int, float, str, bool)
 
 
 def test_an_option_is_derived_right() -> None:
@@ -147,7 +159,14 @@ def test_an_option_is_derived_right() -> None:
     start, grace, dtype = BY_NAME["start_learners"], BY_NAME["grace_s"], BY_NAME["delta_dtype"]
     assert (start.type, start.optional, start.minimum, start.choices) == (int, True, 1, ())
     assert (grace.type, grace.optional, grace.minimum, grace.default) == (float, True, 0, None)
-    assert (dtype.type, dtype.optional, dtype.minimum, dtype.choices) == (str, True, None, ("F32", "F16", "BF16"))
+    assert (dtype.type, dtype.optional, dtype.minimum, dtype.choices) == (
+        str,
+        True,
+        None,
+        ("F32", "F16", "BF16", "F8_E4M3", "F4"),
+    )
+    follow = BY_NAME["follow"]
+    assert (follow.type, follow.optional, follow.default, follow.choices) == (bool, False, True, ())
     assert (BY_NAME["outer_lr"].type, BY_NAME["outer_lr"].default, BY_NAME["outer_lr"].minimum) == (float, 0.7, 0)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from swarm.core.errors import TaskUnknown
+from swarm.core.errors import TaskUnknown, UsageError
 from swarm.tasks import registry
 
 ROOT = Path(__file__).parents[2]
@@ -124,3 +124,32 @@ print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
     loaded = set(json.loads(done.stdout))
     assert "swarm" in loaded
     assert not loaded & {"numpy", "ml_dtypes", "torch", "mlx"}
+
+
+class Narrow:
+    """A task as it was before learners could share a batch."""
+
+    name = "narrow"
+
+    def build(self, *, framework: str, seed: int) -> str:
+        return f"{framework} {seed}"
+
+
+class Wide(Narrow):
+    def build(self, *, framework: str, seed: int, batch_size: int | None = None) -> str:
+        return f"{framework} {seed} {batch_size}"
+
+
+class Anything(Narrow):
+    def build(self, **how: object) -> str:
+        return repr(how)
+
+
+def test_a_task_that_knows_no_shared_batch_works_without_one() -> None:
+    how = {"framework": "torch", "seed": 1}
+    assert registry.build(Narrow(), batch_size=None, **how) == "torch 1"  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="task narrow has a batch size of its own"):
+        registry.build(Narrow(), batch_size=4, **how)  # type: ignore[arg-type]
+    assert registry.build(Wide(), batch_size=None, **how) == "torch 1 None"  # type: ignore[arg-type]
+    assert registry.build(Wide(), batch_size=4, **how) == "torch 1 4"  # type: ignore[arg-type]
+    assert "'batch_size': 4" in str(registry.build(Anything(), batch_size=4, **how))  # type: ignore[arg-type]

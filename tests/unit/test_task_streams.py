@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import contextlib
+import json
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.tasks.streams import generator
+from swarm.core.errors import StateMismatch
+from swarm.tasks.streams import at, generator, position
 
 part = st.one_of(st.integers(-(2**70), 2**70), st.text(st.characters(codec="utf-8"), max_size=4))
 name = st.tuples(st.integers(0, 3), st.lists(part, max_size=3)).map(lambda drawn: (drawn[0], *drawn[1]))
@@ -38,3 +43,27 @@ def test_the_bits_are_the_same_on_every_machine() -> None:
         "0x9d90792f3ae9a54d",
         "0xb2c3e7635359f30e",
     ]
+
+
+@given(name, st.lists(st.sampled_from(["normal", "integers", "bytes"]), max_size=5))
+def test_a_stream_goes_on_from_a_position_that_was_written_down(parts: tuple[int, ...], draws: list[str]) -> None:
+    random = generator(*parts)
+    for draw in draws:
+        {
+            "normal": random.standard_normal,
+            "integers": lambda: random.integers(0, 9, 3, np.uint32),
+            "bytes": lambda: random.bytes(5),
+        }[draw]()
+    other = at(json.loads(json.dumps(position(random))))
+    assert list(other.bit_generator.random_raw(9)) == list(random.bit_generator.random_raw(9))
+    assert position(other) == position(random)
+
+
+@given(st.recursive(st.none() | st.integers() | st.text(max_size=3), lambda v: st.lists(v) | st.dictionaries(st.text(), v)))
+def test_what_is_no_position_is_refused(value: object) -> None:
+    with pytest.raises(StateMismatch, match="no position"):
+        at(value)
+    for part in ("state", "buffer", "buffer_pos", "has_uint32", "uinteger", "bit_generator"):
+        good = position(generator(0))
+        with contextlib.suppress(StateMismatch):
+            assert position(at(good | {part: value})) == good | {part: value}

@@ -63,8 +63,10 @@ class CharLMTask:
         data: list[DataRef],
         data_path: Path | None,
         seed: int,
+        batch_size: int | None = None,
     ) -> Trainable:
-        chosen = parse(CharLMOptions, options, task=self.name)
+        given = options if batch_size is None else {**options, "batch_size": batch_size}
+        chosen = parse(CharLMOptions, given, task=self.name)
         if len(data) != 1:
             raise UsageError(f"task {self.name} trains on one text, and the run names {len(data)}")
         size = chosen.applied()

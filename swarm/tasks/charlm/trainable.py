@@ -13,8 +13,9 @@ from swarm.core.tensorspec import TensorSpec
 from swarm.tasks.charlm.corpus import Corpus
 from swarm.tasks.charlm.sampling import choose, printable
 from swarm.tasks.charlm.sizes import Size
-from swarm.tasks.contract import EvalResult, StepResult
+from swarm.tasks.contract import EvalResult, StepResult, TaskState
 from swarm.tasks.net import Net
+from swarm.tasks.state import restore, state_of
 from swarm.tasks.streams import generator
 
 _STD = 0.02
@@ -60,7 +61,13 @@ class CharLM:
 
     def step(self) -> StepResult:
         x, y = self._corpus.batch(self._random, self._batch_size)
-        return StepResult(loss=self._net.train(x, y), tokens=y.size)
+        return StepResult(loss=self._net.train(x, y), tokens=y.size, samples=len(y))
+
+    def state(self) -> TaskState:
+        return state_of(self._net, self._random, task="charlm")
+
+    def load(self, state: TaskState) -> None:
+        self._random = restore(self._net, state, task="charlm")
 
     def evaluate(self) -> EvalResult:
         """Cross entropy in nats per byte; `bits_per_byte` is the same in bits. The sample starts a new line."""

@@ -43,8 +43,10 @@ class Mlp:
         data: list[DataRef],
         data_path: Path | None,
         seed: int,
+        batch_size: int | None = None,
     ) -> Trainable:
-        chosen = parse(MlpOptions, options, task=self.name)
+        given = options if batch_size is None else {**options, "batch_size": batch_size}
+        chosen = parse(MlpOptions, given, task=self.name)
         if data:
             raise UsageError(f"task {self.name} makes its own data, and the run names {data[0].name!r}")
         from swarm.tasks.mlp.trainable import Regression

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swarm.core.tensorspec import TensorSpec
-from swarm.tasks.contract import EvalResult, StepResult
+from swarm.tasks.contract import EvalResult, StepResult, TaskState
 from swarm.tasks.net import Net
+from swarm.tasks.state import restore, state_of
 from swarm.tasks.streams import generator
 
 F32 = NDArray[np.float32]
@@ -80,7 +81,13 @@ class Regression:
 
     def step(self) -> StepResult:
         x, y = self._problem.batch(self._random, self._batch_size)
-        return StepResult(loss=self._net.train(x, y), tokens=self._batch_size)
+        return StepResult(loss=self._net.train(x, y), tokens=len(y), samples=len(y))
+
+    def state(self) -> TaskState:
+        return state_of(self._net, self._random, task="mlp")
+
+    def load(self, state: TaskState) -> None:
+        self._random = restore(self._net, state, task="mlp")
 
     def evaluate(self) -> EvalResult:
         """`r2`: the part of the targets' variance that is explained."""

@@ -56,6 +56,7 @@ def test_no_global_random_state_is_touched(task: str, framework: str) -> None:
     assert framework in str(sorted(sys.modules))
     trainable.use_stream("a", 1)
     trainable.step()
+    trainable.load(trainable.state())
     trainable.evaluate()
     if task == "charlm":
         list(trainable.generate(b"In", max_tokens=3, temperature=1.0, seed=0))
@@ -251,6 +252,10 @@ def test_a_compiled_step_is_the_step() -> None:
         for seed in (0, 1):  # the second time, after the step was compiled, as a committed round is applied
             net.adapter.apply(charlm_initial(net.adapter.schema(), seed, layers=1))
             losses += [net.train(x, y) for _ in range(3)]
+            state = {name: array.copy() for name, array in net.state().items()}
+            losses.append(net.train(x, y))
+            net.load(state)  # a compiled step must see it too
+            losses.append(net.train(x, y))
         outcomes.append((losses, net.adapter.snapshot()["blocks.0.mlp.up.weight"].copy()))
     np.testing.assert_allclose(outcomes[0][0], outcomes[1][0], rtol=1e-4)
     np.testing.assert_allclose(outcomes[0][1], outcomes[1][1], atol=1e-4)
