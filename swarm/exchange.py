@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -90,10 +90,6 @@ class Exchange(Tape):
         check(tensors, [self.schema[name] for name in self.plan[fragment]], dtype)
         return tensors
 
-    async def fetch_delta(self, snapshot: Snapshot) -> Tensors:
-        """A snapshot's delta, verified. Raises PayloadMissing, PayloadCorrupt, HeaderError."""
-        return await self._whole(self.delta_key(snapshot), snapshot.payload)
-
     async def _whole(self, key: str, ref: PayloadRef) -> Tensors:
         """All tensors of a payload, in one piece of memory."""
         self._check_size(key, ref)
@@ -109,7 +105,7 @@ class Exchange(Tape):
 
     async def stream(
         self, key: str, ref: PayloadRef, wanted: Sequence[Named], owner: Mapping[str, str]
-    ) -> AsyncIterator[tuple[str, dict[str, NDArray[Any]]]]:
+    ) -> AsyncGenerator[tuple[str, dict[str, NDArray[Any]]], None]:
         """The payload's tensors as they are read, put together by parameter: (parameter, read-only arrays by name, good until
         the next turn). `wanted`: exactly what it must hold; `owner`: names of tensors → names of parameters.
 

@@ -87,9 +87,10 @@ def test_closing_moves_the_progress_that_its_beats_tell() -> None:
 
         bench.exchange.offload = watched
         await bench.close()
-        merged_bytes = sum(array.nbytes for array in theta.values())
-        moved = [after - at for at, after in zip(seen[::2], seen[1::2], strict=True)]
         assert seen[0] >= before
-        assert merged_bytes in moved
+        assert seen == sorted(seen)
+        # Each tensor is merged, stepped and written.
+        assert len(set(seen)) >= 3 * len(theta)
+        assert seen[-1] - before >= 4 * sum(array.nbytes for array in theta.values())
 
     asyncio.run(main())
