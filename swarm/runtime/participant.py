@@ -380,9 +380,17 @@ class Participant:
         await self._hear_of_more(round)
         await self._take(closed.record, closed.theta or await self._committed.of(closed.record))
         if fragment == len(self._committed.records) - 1:
+            await self._keep_checkpoint(round)
             await self.exchange.sweep(closed.record.round, fetching=watch.fetching)
             await self.exchange.mailbox.sweep(self.exchange.manifest.algorithm.keep_s)
         return True
+
+    async def _keep_checkpoint(self, round: int) -> None:
+        """After the last round of a turn through the fragments, if it is one whose parameters are kept."""
+        every, fragments = self.exchange.manifest.checkpoint_every, len(self._committed.records)
+        if every and (round + 1) // fragments % every == 0:
+            theta = {fragment: await self._committed.parameters(fragment) for fragment in range(fragments)}
+            await self.exchange.keep_checkpoint(round, theta)
 
     @property
     def _somebody_closes(self) -> bool:
