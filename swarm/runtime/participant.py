@@ -54,7 +54,8 @@ class Participant:
         self._trains = me.role != "syncer"
         self._committed = Committed(exchange, holds=self._trains, pulling=self._pulling)
         self._watch = Watch(exchange)
-        self._patience = Patience(exchange.mailbox, emit)
+        # Well within the lease for which the others wait for one that comes back.
+        self._patience = Patience(exchange.mailbox, emit, longest_s=min(BACKOFF_S[1], spec.lease_s / 4))
         self._controls: list[Control] = []
         self._present = 0  # controls that were there before this learner
         self._said: tuple[int, str] | None = None
