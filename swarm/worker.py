@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -209,7 +209,8 @@ def _create(order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emi
     if file is not None:
         ref = asyncio.run(attach_patiently(mailbox, create.run, file, emit))
         manifest = msgspec.structs.replace(manifest, files=(ref,))
-    return asyncio.run(create_run(mailbox, manifest, init)), trainable
+    manifest, _ = asyncio.run(create_run(mailbox, manifest, init))
+    return manifest, trainable
 
 
 def _shipped(task: Task, data: tuple[DataRef, ...]) -> bool:
@@ -244,7 +245,7 @@ def export(order: Export) -> int:
 
     from swarm.tensors.payload import Packed
 
-    manifest, theta = asyncio.run(_newest(order.mailbox, order.run))
+    manifest, theta = asyncio.run(_newest(order.mailbox, order.run, order.round))
     target = Path(order.file)
     packed = Packed({name: np.ascontiguousarray(array) for name, array in theta.items()})
     staged = target.with_name(f".{target.name}.{os.getpid()}.part")
@@ -296,14 +297,20 @@ def harmless(pieces: Iterable[bytes]) -> Iterator[bytes]:
     yield decoder.decode(b"", final=True).encode()
 
 
-async def _newest(location: str, run: str) -> tuple[Manifest, dict[str, Any]]:
-    """The newest committed parameters of every fragment."""
+async def _newest(location: str, run: str, checkpoint: int | None = None) -> tuple[Manifest, Mapping[str, Any]]:
+    """The newest committed parameters of every fragment; those after round `checkpoint`, which were kept, if it is given."""
     from swarm.core.errors import PayloadMissing
     from swarm.exchange import Exchange
 
     mailbox = open_mailbox(location)
     await mailbox.open()
     exchange = Exchange(mailbox, await read_manifest(mailbox, run))
+    if checkpoint is not None:
+        kept = await exchange.checkpoints()
+        if checkpoint not in kept:
+            which = f"there are checkpoints of rounds {', '.join(map(str, kept))}" if kept else "there is no checkpoint"
+            raise UsageError(f"run {exchange.manifest.name} keeps no checkpoint of round {checkpoint}: {which}")
+        return exchange.manifest, await exchange.fetch_checkpoint(checkpoint)
     while True:
         newest = await exchange.newest_round()
         theta: dict[str, Any] = {}

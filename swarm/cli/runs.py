@@ -122,12 +122,13 @@ def rm(run: str, yes: bool, force: bool, mailbox: str | None) -> None:
 @click.command()
 @click.argument("run")
 @click.argument("file", type=click.Path(dir_okay=False))
+@click.option("--round", "round_", type=click.IntRange(0), metavar="N", help="Those kept as the checkpoint of round N.")
 @mailbox_option
-def export(run: str, file: str, mailbox: str | None) -> int:
-    """Write the newest committed parameters of RUN to FILE, as Safetensors."""
+def export(run: str, file: str, round_: int | None, mailbox: str | None) -> int:
+    """Write the newest committed parameters of RUN to FILE, as Safetensors; with --round, older ones that were kept."""
     location = where(mailbox)
     manifest = wait_for(api.find_run(location, run))
-    return _tool(Export(mailbox=location, run=manifest.run, file=click.format_filename(file)))
+    return _tool(Export(mailbox=location, run=manifest.run, file=click.format_filename(file), round=round_))
 
 
 @click.command()

@@ -54,7 +54,8 @@ class Participant:
         self._trains = me.role != "syncer"
         self._committed = Committed(exchange, holds=self._trains, pulling=self._pulling)
         self._watch = Watch(exchange)
-        self._patience = Patience(exchange.mailbox, emit)
+        # Well within the lease for which the others wait for one that comes back.
+        self._patience = Patience(exchange.mailbox, emit, longest_s=min(BACKOFF_S[1], spec.lease_s / 4))
         self._controls: list[Control] = []
         self._present = 0  # controls that were there before this learner
         self._said: tuple[int, str] | None = None
@@ -380,9 +381,17 @@ class Participant:
         await self._hear_of_more(round)
         await self._take(closed.record, closed.theta or await self._committed.of(closed.record))
         if fragment == len(self._committed.records) - 1:
+            await self._keep_checkpoint(round)
             await self.exchange.sweep(closed.record.round, fetching=watch.fetching)
             await self.exchange.mailbox.sweep(self.exchange.manifest.algorithm.keep_s)
         return True
+
+    async def _keep_checkpoint(self, round: int) -> None:
+        """After the last round of a turn through the fragments, if it is one whose parameters are kept."""
+        every, fragments = self.exchange.manifest.checkpoint_every, len(self._committed.records)
+        if every and (round + 1) // fragments % every == 0:
+            theta = {fragment: await self._committed.parameters(fragment) for fragment in range(fragments)}
+            await self.exchange.keep_checkpoint(round, theta)
 
     @property
     def _somebody_closes(self) -> bool:

@@ -44,8 +44,9 @@ def wait_while_it_moves(left: threading.Event, exchange: Exchange, *, stall_s: f
 class Patience:
     """Repeats what a lost share kept from being done. Says once per outage that the share is lost, and once that it is back."""
 
-    def __init__(self, mailbox: Mailbox, emit: Callable[[WorkerEvent], None]) -> None:
-        self.mailbox, self.emit = mailbox, emit
+    def __init__(self, mailbox: Mailbox, emit: Callable[[WorkerEvent], None], *, longest_s: float = BACKOFF_S[1]) -> None:
+        """`longest_s`: the longest wait before a call is repeated."""
+        self.mailbox, self.emit, self.longest_s = mailbox, emit, longest_s
         self._lost_at_s: float | None = None
 
     async def through(self, call: Callable[[], Coroutine[Any, Any, T]], *, tries: int | None = None) -> T:
@@ -77,7 +78,7 @@ class Patience:
                     self._lost_at_s = None
                 return result
             await asyncio.sleep(jittered(backoff_s))
-            backoff_s = min(backoff_s * 2, BACKOFF_S[1])
+            backoff_s = min(backoff_s * 2, self.longest_s)
 
     def _lose(self, reason: str) -> None:
         if self._lost_at_s is None:

@@ -27,6 +27,7 @@ class OpenRound:
     hurry_at_s: float | None = None  # when those who have not reported should
     due_at_s: float | None = None  # since when it may close
     opened: bool = False
+    shaken: bool = False  # the share was away, or this machine slept: the others come back to it one after the other
     claims: dict[tuple[int, str, int], float] = field(default_factory=dict)  # when each was first seen
 
 
@@ -64,6 +65,7 @@ class Watch:
         polled_at_s = self.leases.polled_at_s
         if polled_at_s is not None and not 0 <= now_s - polled_at_s <= self.leases.gap_s:
             self.anew()
+            self.open.shaken = True
         released = frozenset(k for k, (_, beat) in self._beats.items() if beat.phase == "left")
         self.leases = self.leases.observe(now_s, {k: ident for k, (ident, _) in self._beats.items()}, released)
         for learner, (_, beat) in self._beats.items():
@@ -140,6 +142,8 @@ class Watch:
             stopping=stopping,
         )
         grace_s = rounds.grace_s(self.spec, self._quorum_waits_s, self._closes_s)
+        if seen.shaken:  # else whoever is back first would close a round on its own
+            grace_s = max(grace_s, self.spec.lease_s)
         decision = rounds.decide(view, self.spec, grace_s=grace_s, now_s=now_s)
         if isinstance(decision, rounds.Wait):
             seen.hurry_at_s, seen.due_at_s = rounds.hurry_at_s(decision, grace_s=grace_s), None

@@ -61,7 +61,7 @@ def make_run(
     async def write() -> Manifest:
         mailbox = open_mailbox(location)
         await mailbox.open()
-        return await create_run(mailbox, manifest, [adapter.snapshot()])
+        return (await create_run(mailbox, manifest, [adapter.snapshot()]))[0]
 
     return asyncio.run(write())
 

@@ -52,7 +52,7 @@ def model(seed: int) -> dict[str, np.ndarray]:
     return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()}
 
 
-async def new_run(store: MemoryStore, spec: DiLoCo, *, rounds: int | None, eval_every: int = 1) -> Manifest:
+async def new_run(store: MemoryStore, spec: DiLoCo, *, rounds: int | None, eval_every: int = 1, **fields: Any) -> Manifest:
     adapter = NumpyAdapter(model(7))
     schema = adapter.schema()
     draft = Manifest(
@@ -65,10 +65,12 @@ async def new_run(store: MemoryStore, spec: DiLoCo, *, rounds: int | None, eval_
         init=(),
         rounds=rounds,
         eval_every=eval_every,
+        **fields,
     )
     theta = adapter.snapshot()
     dealt = plan(schema, spec.fragments, spec.partition)
-    return await create_run(MemoryMailbox(store), draft, [{n: theta[n] for n in names} for names in dealt])
+    manifest, _ = await create_run(MemoryMailbox(store), draft, [{n: theta[n] for n in names} for names in dealt])
+    return manifest
 
 
 class Machines:
