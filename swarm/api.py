@@ -27,7 +27,6 @@ from swarm.core.errors import (
 from swarm.core.ids import is_learner_id, learner_id_from_host
 from swarm.core.ids import learner_id as check_learner_id
 from swarm.core.jobs import CreateRun, Learn
-from swarm.core.keys import parse_checkpoint
 from swarm.core.naming import run_id, run_name
 from swarm.core.records import (
     MAX_ROUND,
@@ -243,9 +242,7 @@ def foreign_program(manifest: Manifest) -> str:
 async def checkpoints(location: str, run: str) -> list[int]:
     """Rounds whose parameters are kept, oldest first."""
     store = await opened(location)
-    place = Tape(store, await _in_time(store, read_manifest(store, run))).keys.checkpoints
-    found = await _in_time(store, store.list(place))
-    return sorted(round for round in map(parse_checkpoint, found) if round is not None)
+    return await _in_time(store, Tape(store, await _in_time(store, read_manifest(store, run))).checkpoints())
 
 
 # Doing
