@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,8 +21,13 @@ class Work:
     seconds_s: float = 0.0
 
     def __add__(self, other: Work) -> Work:
-        pairs = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
-        return Work(*(a + b for a, b in pairs))
+        return Work(
+            tokens=self.tokens + other.tokens,
+            steps=self.steps + other.steps,
+            loss_sum=self.loss_sum + other.loss_sum,
+            loss_tokens=self.loss_tokens + other.loss_tokens,
+            seconds_s=self.seconds_s + other.seconds_s,
+        )
 
     @property
     def train_loss(self) -> float | None:
