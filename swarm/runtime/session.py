@@ -137,6 +137,11 @@ class Session:
         """This learner as it joined."""
         return self._participant.me
 
+    @property
+    def ended(self) -> Ended | None:
+        """How it ended, once the iteration is over."""
+        return self._ended
+
     def leave(self) -> None:
         """Stop after the step under way, or give up joining. May be called from any thread, and from a signal handler."""
         self._leaving = True
