@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from swarm.core import errors as errors
     from swarm.core import events as events
     from swarm.core.specs import DiLoCo as DiLoCo
+    from swarm.learners.layout import Layout as Layout
+    from swarm.learners.layout import Permute as Permute
+    from swarm.learners.layout import Rename as Rename
+    from swarm.learners.layout import Split as Split
     from swarm.library.barrier import Barrier as Barrier
     from swarm.library.callbacks import narrate as narrate
     from swarm.library.parameters import align as align
@@ -30,10 +34,14 @@ __version__ = "0.1.0"
 __all__ = [
     "Barrier",
     "DiLoCo",
+    "Layout",
+    "Permute",
     "Rank",
+    "Rename",
     "Result",
     "Session",
     "SharedQueue",
+    "Split",
     "__version__",
     "align",
     "errors",
@@ -46,10 +54,14 @@ __all__ = [
 _PLACES = {
     "Barrier": "swarm.library.barrier",
     "DiLoCo": "swarm.core.specs",
+    "Layout": "swarm.learners.layout",
+    "Permute": "swarm.learners.layout",
     "Rank": "swarm.library.ranks",
+    "Rename": "swarm.learners.layout",
     "Result": "swarm.library.session",
     "Session": "swarm.library.session",
     "SharedQueue": "swarm.library.queues",
+    "Split": "swarm.learners.layout",
     "align": "swarm.library.parameters",
     "errors": "swarm.core.errors",
     "events": "swarm.core.events",

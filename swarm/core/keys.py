@@ -271,6 +271,7 @@ def parse_file_chunk(key: str) -> tuple[str, int] | None:
     m = _match(_FILE_CHUNK, key)
     return (m[1], int(m[2])) if m else None
 
+
 def parse_work_claim(key: str) -> tuple[int, int] | None:
     """(unit, claim), or None for a foreign name or the mark of a unit that is done."""
     m = _match(_WORK_CLAIM, key)

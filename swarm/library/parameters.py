@@ -10,19 +10,20 @@ from numpy.typing import NDArray
 
 from swarm.core.errors import PayloadMissing
 from swarm.exchange import Exchange
+from swarm.learners.layout import Layout
 from swarm.learners.select import adapter_for
 from swarm.library.place import Place, found, opened
 from swarm.library.waiting import in_time, wait_for
 from swarm.tensors.schema import Schema, check_equal
 
 
-def align(model: Any, *, mailbox: Place = None, run: str) -> int:
+def align(model: Any, *, mailbox: Place = None, run: str, layout: Layout | str | None = None) -> int:
     """Set the model's parameters to the newest committed ones of `run`, a name or an id, without joining it; returns the round
     that they come from, −1 for Θ⁰.
 
-    `mailbox`: a folder or a Mailbox; None: SWARM_MAILBOX, else the one last used on this machine. Raises RunNotFound,
-    MailboxError; SchemaMismatch, naming every parameter, before the model is changed."""
-    adapter = adapter_for(model)
+    `mailbox`: a folder or a Mailbox; None: SWARM_MAILBOX, else the one last used on this machine. `layout` as for Session.
+    Raises RunNotFound, MailboxError; SchemaMismatch, naming every parameter, before the model is changed."""
+    adapter = adapter_for(model, layout)
     schema = adapter.schema()
 
     async def fetch() -> tuple[int, Mapping[str, NDArray[np.generic]]]:

@@ -17,6 +17,7 @@ import contextlib
 import hashlib
 import signal
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, TypeVar
@@ -33,6 +34,7 @@ from swarm.core.records import LearnerRecord, Manifest, Role
 from swarm.core.specs import DiLoCo
 from swarm.host.identity import holder, identity, machine_name, process_alive, process_gone
 from swarm.learners.contract import Adapter
+from swarm.learners.layout import Layout
 from swarm.learners.select import adapter_for
 from swarm.library.batches import evaluation, outcome, repeated
 from swarm.library.callbacks import Callback, Callbacks
@@ -76,6 +78,7 @@ class Session:
         rounds: int | None = None,
         learner_id: str | None = None,
         role: Role = "both",
+        layout: Layout | str | None = None,
         evaluate: Callable[[], Any] | None = None,
         callbacks: Iterable[Callback] = (),
         seed: int = 0,
@@ -84,7 +87,9 @@ class Session:
         """`algorithm`: how the run is configured; None: as it is. `mailbox`: a folder or a Mailbox; None: SWARM_MAILBOX, else
         the one last used on this machine. `run`: its name, by default that of the model's class in lower case; who comes first
         makes the run, and `rounds` (None: until it is stopped), `seed` and its model's parameters are then the run's.
-        `learner_id`: by default the host's name. `evaluate`: returns the loss of the parameters in the model on held-out data,
+        `learner_id`: by default the host's name. `role`: whether this learner also closes rounds. `layout`: how the parameters
+        map to the canonical ones of the run (swarm.Layout), for models that differ between the frameworks; 'auto': found from
+        the types of the modules. `evaluate`: returns the loss of the parameters in the model on held-out data,
         or a mapping of that and other metrics; called after the rounds that this learner evaluates. `callbacks`: each is
         called with every event (swarm.events), one at a time, on a thread of their own; what one raises ends the session.
         `create_mailbox`: make an empty or missing folder a mailbox, as `swarm init` does.
@@ -96,6 +101,7 @@ class Session:
         self._name = check_name(learner_id_from_host(type(model).__name__) if run is None else run, "run")
         self._learner = None if learner_id is None else check_learner_id(learner_id)
         self._role: Role = role
+        self._layout = layout
         self._create_mailbox = create_mailbox
         self._evaluate = evaluate
         self._callbacks = Callbacks(callbacks, failed=self.leave)
@@ -114,7 +120,9 @@ class Session:
             raise UsageError("a session is entered once: make another one")
         self._callbacks.start()
         try:
-            adapter = adapter_for(self.model)
+            adapter = adapter_for(self.model, self._layout)
+            for warning in adapter.warnings():
+                warnings.warn(warning, stacklevel=2)
             self._session = self._prepared(adapter)
             self._catch_signals()
             try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -265,6 +266,23 @@ def test_align_takes_the_newest_parameters_and_writes_nothing() -> None:
 def test_such_a_run_cannot_be_joined_by_a_worker_and_one_line_says_how() -> None:
     with pytest.raises(TaskUnknown, match="starting that program here"):
         registry.get(registry.LIBRARY)
+
+
+def test_a_convolution_without_a_layout_is_warned_about_and_with_one_trains() -> None:
+    torch = pytest.importorskip("torch")
+
+    def learn(layout: str | None) -> str:
+        net, store = torch.nn.Sequential(torch.nn.Conv1d(3, 8, 3)), MemoryStore()
+        mine = swarm.Session(net, algorithm=SPEC, mailbox=MemoryMailbox(store), rounds=1, layout=layout)
+        reason = mine.run(lambda batch: 0.0, BATCHES).reason
+        assert swarm.align(net, mailbox=MemoryMailbox(store), run="sequential", layout=layout) == 0
+        return reason
+
+    with pytest.warns(UserWarning, match="0.weight"):
+        assert learn(None) == "done"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert learn("auto") == "done"
 
 
 # What a step says
