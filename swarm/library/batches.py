@@ -28,17 +28,17 @@ def repeated(data: Iterable[B]) -> Generator[B, None, None]:
 
 
 def outcome(result: Any, batch: Any, unit: str) -> tuple[float | None, int]:
-    """(loss, tokens) of a step, from what train_step returned: a loss, (loss, tokens) or a mapping with these names. Tokens
-    that are not given are counted from the batch. Raises UsageError."""
+    """(loss, amount in `unit`) of a step, from what train_step returned: a loss, (loss, amount) or a mapping of 'loss' and
+    `unit`. An amount that is not given is counted from the batch. Raises UsageError."""
     if isinstance(result, Mapping):
-        loss, tokens = result.get("loss"), result.get("tokens")
+        loss, amount = result.get("loss"), result.get(unit)
     elif isinstance(result, tuple):
         if len(result) != 2:
             raise UsageError(f"train_step returned {len(result)} values: return loss, (loss, {unit}) or a mapping")
-        loss, tokens = result
+        loss, amount = result
     else:
-        loss, tokens = result, None
-    return None if loss is None else float(loss), int(counted(batch, unit) if tokens is None else tokens)
+        loss, amount = result, None
+    return None if loss is None else float(loss), int(counted(batch, unit) if amount is None else amount)
 
 
 def counted(batch: Any, unit: str) -> int:

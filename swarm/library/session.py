@@ -100,6 +100,8 @@ class Session:
         self._algorithm, self._mailbox, self._rounds, self._seed = algorithm, mailbox, rounds, seed
         self._name = check_name(learner_id_from_host(type(model).__name__) if run is None else run, "run")
         self._learner = None if learner_id is None else check_learner_id(learner_id)
+        if role == "syncer":
+            raise UsageError("a session trains: `swarm join --role syncer` closes rounds without training")
         self._role: Role = role
         self._layout = layout
         self._create_mailbox = create_mailbox
@@ -231,8 +233,9 @@ class Session:
     def run(self, train_step: Callable[[B], Any], data: Iterable[B]) -> Result:
         """Train until the run ends or this learner leaves; enters and leaves the session if that was not done.
 
-        `train_step(batch)` makes one inner step and returns its loss, or (loss, tokens), or a mapping with these names. Tokens,
-        in the run's weight_unit, are what the step trained on; left out, they are counted from the batch's first array.
+        `train_step(batch)` makes one inner step and returns its loss, or (loss, amount), or a mapping with 'loss' and 'tokens'
+        or 'samples'. The amount, in the run's weight_unit, is what the step trained on; left out, it is counted from the
+        batch's first array.
         `data`: any iterable of batches, read again when it ends.
         """
         if not self._within:
@@ -247,8 +250,8 @@ class Session:
                     reason = "data"
                     self.leave()
                     continue
-                loss, tokens = outcome(train_step(batch), batch, unit)
-                self.report(tokens=tokens, loss=loss)
+                loss, amount = outcome(train_step(batch), batch, unit)
+                self.report(**{unit: amount}, loss=loss)
         return self._result(reason)
 
     def __iter__(self) -> Iterator[int]:
@@ -258,9 +261,14 @@ class Session:
             self._callbacks.check()
             yield round
 
-    def report(self, *, tokens: int, loss: float | None = None) -> None:
-        """One inner step was made, on `tokens` of the run's weight_unit."""
-        self._runtime().report(tokens=tokens, loss=loss)
+    def report(self, *, tokens: int | None = None, samples: int | None = None, loss: float | None = None) -> None:
+        """One inner step was made, on so many tokens or samples: the run's weight_unit says which of them counts. Raises
+        UsageError if that one is missing."""
+        unit = self.manifest.algorithm.weight_unit
+        amount = tokens if unit == "tokens" else samples
+        if amount is None:
+            raise UsageError(f"this run counts a learner's work in {unit}: report({unit}=…)")
+        self._runtime().report(tokens=amount, loss=loss)
         self._steps += 1
 
     def _result(self, reason: str | None) -> Result:

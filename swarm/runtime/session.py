@@ -59,7 +59,7 @@ class Session:
         if differing:
             raise RunConfigMismatch(differing)
         self.adapter, self._emit, self._evaluate, self._stall_s = adapter, emit, evaluate, stall_s
-        self._handoff = Handoff()
+        self._handoff = Handoff(evaluates=evaluate is not None)
         self._exchange = Exchange(mailbox, manifest, offload=offload)
         self._participant = Participant(
             self._exchange,

@@ -165,7 +165,9 @@ def test_step_by_step() -> None:
     with session(store, params) as mine:
         for _ in mine:
             loss = stepper(params)(None)
-            mine.report(tokens=1, loss=loss)
+            mine.report(samples=1, loss=loss)
+            with pytest.raises(UsageError, match="in samples"):
+                mine.report(tokens=1)
     record = asyncio.run(Exchange(MemoryMailbox(store), made(store)).round(2))
     assert record is not None
     assert record.participants[0].train_loss == pytest.approx(loss, rel=0.5)
@@ -226,6 +228,19 @@ def test_evaluations_are_written() -> None:
     record = asyncio.run(tape.eval(2))
     assert record is not None
     assert (record.loss, record.metrics) == (0.5, {"accuracy": 0.25})
+
+
+def test_one_that_cannot_evaluate_leaves_it_to_the_others() -> None:
+    store, params = MemoryStore(), model(1)
+    with session(store, params, learner_id="a", evaluate=lambda: 1.0) as first:
+        first.leave()
+    assert session(store, params, learner_id="b").run(stepper(params), BATCHES).reason == "done"
+    assert not [key for key in store.objects if "/claims/" in key and "/eval/" in key]
+
+
+def test_a_session_is_no_syncer() -> None:
+    with pytest.raises(UsageError, match="--role syncer"):
+        session(MemoryStore(), role="syncer")
 
 
 def test_every_learner_and_every_return_has_a_stream_of_its_own() -> None:
