@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from swarm.core.errors import MailboxAway, MailboxCorrupt, RunConfigMismatch, RunError, RunNotFound, UsageError
 from swarm.core.events import WorkerEvent
-from swarm.core.fragments import by_bytes
 from swarm.core.ids import is_learner_id
 from swarm.core.naming import run_id_of
 from swarm.core.records import Manifest, TaskRef
@@ -99,7 +98,7 @@ async def looked_up(mailbox: Mailbox, name: str, emit: Callable[[WorkerEvent], N
 async def made(mailbox: Mailbox, draft: Manifest, theta: Tensors, emit: Callable[[WorkerEvent], None]) -> tuple[Manifest, bool]:
     """(the run, whether it was made now): of several that start at once one makes it, with its `theta`, by name, as Θ⁰.
     Waits for a share that is away."""
-    init = [{name: theta[name] for name in names} for names in by_bytes(draft.tensors, draft.algorithm.fragments)]
+    init = [{name: theta[name] for name in names} for names in draft.plan]
 
     async def make() -> tuple[Manifest, bool]:
         try:

@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import swarm
@@ -118,6 +119,27 @@ def test_ctrl_c_leaves_and_the_program_goes_on(tmp_path: Path, state_dir: Path) 
     assert program.wait() == 0, program.text
     assert re.search(r"^left: 0 rounds, \d+ steps here", program.text, re.MULTILINE), program.text
     assert "Traceback" not in program.text
+
+
+def test_the_commands_know_such_a_run(tmp_path: Path, state_dir: Path) -> None:
+    mailbox = make_mailbox(tmp_path)
+    params = {"w": np.arange(3, dtype=np.float32)}
+    with swarm.Session(params, algorithm=swarm.DiLoCo(beat_s=0.1, lease_s=1.0), mailbox=mailbox, run="mine") as session:
+        session.leave()
+
+    def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, "-m", "swarm", *arguments, "--mailbox", mailbox]
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        return subprocess.run(words, capture_output=True, text=True, check=False, env=environment, timeout=HANG_S)
+
+    assert re.search(r"^mine +\w+ +diloco +library ", command("runs").stdout, re.MULTILINE)
+    assert command("status", "mine").returncode == 0
+    exported = command("export", "mine", str(tmp_path / "mine.safetensors"))
+    assert exported.returncode == 0, exported.stderr
+    joined = command("join", "mine")
+    assert joined.returncode == 1
+    assert "joined by starting that program here" in joined.stderr
+    assert "Traceback" not in joined.stderr
 
 
 QUEUE = """
