@@ -6,19 +6,22 @@ A process killed between any two writes leaves at most a payload that no record 
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+import hashlib
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import numpy as np
 
 from swarm.core import keys
-from swarm.core.errors import MailboxCorrupt, PayloadCorrupt, PayloadMissing
-from swarm.core.records import INIT, Manifest, PayloadRef, RoundRecord, Snapshot, encode
-from swarm.mailbox.contract import Buffer, Mailbox
-from swarm.tape import Tape, derived_nonce, nonce
-from swarm.tensors.payload import MAX_HEADER_BYTES, Packed, check, unpack, verify
+from swarm.core.errors import PayloadCorrupt, PayloadMissing
+from swarm.core.records import INIT, Checkpoint, Manifest, PayloadRef, RoundRecord, Snapshot, encode
+from swarm.mailbox.contract import PART_BYTES, Buffer, Mailbox
+from swarm.tape import Tape, derived_nonce, read_manifest
+from swarm.tape import nonce as fresh_nonce
+from swarm.tensors.payload import MAX_HEADER_BYTES, Packed, check, header_size, parse_header, unpack
 from swarm.tensors.schema import Schema
+from swarm.tensors.stream import Gathering, Growing, Named, check_listed, spans_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 
 Offload: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Runs work that takes long with a big model somewhere else than on the event loop, where the beats would wait for it."""
+HEAD_BYTES = 64 << 10  # read at first of a payload that is read a part at a time: as a rule its header, and no more
 
 
 async def inline(work: Callable[[], Any]) -> Any:
@@ -34,8 +38,14 @@ async def inline(work: Callable[[], Any]) -> Any:
     return work()
 
 
-async def create_run(mailbox: Mailbox, manifest: Manifest, init: Sequence[Tensors]) -> Manifest:
-    """Write Θ⁰, by fragment, then the manifest that refers to it. Returns the manifest with its references."""
+async def create_run(
+    mailbox: Mailbox, manifest: Manifest, init: Sequence[Tensors], *, nonce: str | None = None
+) -> tuple[Manifest, bool]:
+    """Write Θ⁰, by fragment, then the manifest that refers to it. Returns the run's manifest, and whether it is this one.
+
+    Of several that create a run of the same id at once one wins; the others get its manifest, and what they wrote is swept
+    once the run trains. To repeat it after a lost reply is harmless; with the same `nonce` the answer is the same, too.
+    """
     place = keys.RunKeys(manifest.run)
     refs = []
     for fragment, tensors in enumerate(init):
@@ -43,9 +53,9 @@ async def create_run(mailbox: Mailbox, manifest: Manifest, init: Sequence[Tensor
         await mailbox.put(_named(packed, functools.partial(place.init_blob, fragment)), packed)
         refs.append(PayloadRef(round=INIT, sha256=packed.sha256, size_bytes=packed.size_bytes))
     manifest = msgspec.structs.replace(manifest, init=tuple(refs))
-    if not await mailbox.create(place.manifest, encode(manifest, nonce=nonce())):
-        raise MailboxCorrupt(f"{place.manifest} exists already")
-    return manifest
+    if await mailbox.create(place.manifest, encode(manifest, nonce=nonce or fresh_nonce())):
+        return manifest, True
+    return await read_manifest(mailbox, manifest.run), False
 
 
 class Exchange(Tape):
@@ -58,58 +68,165 @@ class Exchange(Tape):
         self.sent_bytes = self.received_bytes = 0
         self.progress_bytes = 0  # grows while anything moves
 
+    # Reading
+
     def theta_ref(self, fragment: int, record: RoundRecord | None) -> PayloadRef:
         return self.manifest.init[fragment] if record is None else record.theta
+
+    def key_of(self, fragment: int, ref: PayloadRef) -> str:
+        """Where a theta, outer or update payload of `fragment` stands."""
+        if ref.round == INIT:
+            return self.keys.init_blob(fragment, ref.sha256)
+        return self.keys.round_blob(ref.round, ref.sha256)
+
+    def delta_key(self, snapshot: Snapshot) -> str:
+        return self.keys.snapshot_blob(snapshot.round, snapshot.learner, snapshot.payload.sha256)
 
     async def fetch(self, fragment: int, ref: PayloadRef, *, dtype: str | None = None) -> Tensors:
         """A theta or outer payload of `fragment`, verified: read-only arrays by name. `dtype`: of all tensors (outer: F32);
         None: each parameter's own. Raises PayloadMissing, PayloadCorrupt; HeaderError, SchemaMismatch for a payload that no
         honest closer commits."""
-        key = self.keys.init_blob(fragment, ref.sha256) if ref.round == INIT else self.keys.round_blob(ref.round, ref.sha256)
-        tensors = await self._payload(key, ref)
+        tensors = await self._whole(self.key_of(fragment, ref), ref)
         check(tensors, [self.schema[name] for name in self.plan[fragment]], dtype)
         return tensors
 
-    async def fetch_delta(self, snapshot: Snapshot) -> Tensors:
-        """A snapshot's delta, verified. Raises PayloadMissing, PayloadCorrupt, HeaderError."""
-        key = self.keys.snapshot_blob(snapshot.round, snapshot.learner, snapshot.payload.sha256)
-        return await self._payload(key, snapshot.payload)
+    async def _whole(self, key: str, ref: PayloadRef) -> Tensors:
+        """All tensors of a payload, in one piece of memory."""
+        self._check_size(key, ref)
+        buffer = np.empty(ref.size_bytes + 1, np.uint8).data  # one byte more: whether there is more than was promised
+        sha = hashlib.sha256()
+        for begin in range(0, ref.size_bytes, PART_BYTES):
+            part = buffer[begin : min(begin + PART_BYTES, ref.size_bytes)]
+            await self._read(key, ref, begin, buffer[begin : begin + len(part) + (begin + len(part) == ref.size_bytes)])
+            await self.offload(functools.partial(sha.update, part))
+        self._verify(key, ref, sha.hexdigest())
+        tensors: Tensors = await self.offload(lambda: unpack(buffer[: ref.size_bytes]))
+        return tensors
 
-    async def _payload(self, key: str, ref: PayloadRef) -> Tensors:
-        limit = 8 + MAX_HEADER_BYTES + 4 * self.schema.size  # no honest payload of this run is larger
-        if ref.size_bytes > limit:
+    async def stream(
+        self, key: str, ref: PayloadRef, wanted: Sequence[Named], owner: Mapping[str, str]
+    ) -> AsyncGenerator[tuple[str, dict[str, NDArray[Any]]], None]:
+        """The payload's tensors as they are read, put together by parameter: (parameter, read-only arrays by name, good until
+        the next turn). `wanted`: exactly what it must hold; `owner`: names of tensors → names of parameters.
+
+        Whether the bytes are what was promised is known at the end only: until this raises PayloadCorrupt there, or does not,
+        whatever is made of them must be kept from everybody's eyes. Raises PayloadMissing, HeaderError and SchemaMismatch too.
+        """
+        self._check_size(key, ref)
+        sha = hashlib.sha256()
+        head = np.empty(min(HEAD_BYTES, ref.size_bytes), np.uint8).data
+        await self._read(key, ref, 0, head)
+        begin = header_size(head, ref.size_bytes)
+        if begin > len(head):
+            longer = np.empty(begin, np.uint8).data
+            longer[: len(head)] = head
+            await self._read(key, ref, len(head), longer[len(head) :])
+            head = longer
+        entries = await self.offload(functools.partial(parse_header, head, ref.size_bytes))
+        check_listed(entries, wanted)
+        sha.update(head[:begin])
+        spans = spans_of(entries, owner, limit_bytes=PART_BYTES)
+        buffer = np.empty(max((span.end - span.begin for span in spans), default=0) + 1, np.uint8).data
+        gathering = Gathering(owner)
+        for span in spans:
+            size, last = span.end - span.begin, span is spans[-1]
+            for at in range(0, size, PART_BYTES):
+                part = buffer[at : min(at + PART_BYTES, size)]
+                end = at + len(part) + (last and at + len(part) == size)
+                await self._read(key, ref, span.begin + at, buffer[at:end])
+                await self.offload(functools.partial(sha.update, part))
+            for parameter, tensors in gathering.take(span, buffer[:size]):
+                yield parameter, tensors
+        self._verify(key, ref, sha.hexdigest())
+
+    def _check_size(self, key: str, ref: PayloadRef) -> None:
+        limit = 8 + MAX_HEADER_BYTES + 2 * 4 * self.schema.size  # no honest payload of this run is larger
+        if not 8 <= ref.size_bytes <= limit:
             raise PayloadCorrupt(key, ref.sha256, "0" * 64)
-        buffer = np.empty(ref.size_bytes, np.uint8).data  # a bytearray would be zeroed, here on the event loop
-        size = await self.mailbox.read_into(key, buffer)
+
+    async def _read(self, key: str, ref: PayloadRef, offset: int, view: memoryview) -> None:
+        """Fill `view` from the payload. It may reach one byte beyond the promised end, which must then not be there."""
+        size = await self.mailbox.read_part(key, offset, view)
         if size is None:
             raise PayloadMissing(key)
-        if size != len(buffer):
+        if size != min(len(view), ref.size_bytes - offset):
             raise PayloadCorrupt(key, ref.sha256, "0" * 64)
-        tensors: Tensors = await self.offload(functools.partial(_verified, key, buffer, ref.sha256))
         self.received_bytes += size
         self.progress_bytes += size
-        return tensors
+
+    def _verify(self, key: str, ref: PayloadRef, sha256: str) -> None:
+        if sha256 != ref.sha256:
+            raise PayloadCorrupt(key, ref.sha256, sha256)
+
+    # Writing
 
     async def publish(self, snapshot: Snapshot, delta: Tensors) -> Snapshot:
         """Payload, then record. Returns the snapshot with its payload's reference. Harmless to repeat."""
         packed = Packed(delta)
         place = functools.partial(self.keys.snapshot_blob, snapshot.round, snapshot.learner)
-        await self._put(packed, place)
-        ref = PayloadRef(round=snapshot.round, sha256=packed.sha256, size_bytes=packed.size_bytes)
-        snapshot = msgspec.structs.replace(snapshot, payload=ref)
+        snapshot = msgspec.structs.replace(snapshot, payload=await self._put(packed, place, snapshot.round))
         key = self.keys.snapshot(snapshot.round, unit=snapshot.unit, learner=snapshot.learner, incarnation=snapshot.incarnation)
         await self.mailbox.put(key, [encode(snapshot, nonce=derived_nonce(snapshot))])
         return snapshot
 
     async def store(self, round: int, tensors: Tensors) -> PayloadRef:
         """Write a payload of `round`, which nothing refers to yet."""
-        packed = Packed(tensors)
-        await self._put(packed, functools.partial(self.keys.round_blob, round))
+        return await self._put(Packed(tensors), functools.partial(self.keys.round_blob, round), round)
+
+    async def store_growing(
+        self, round: int, named: Sequence[Named], tensors: Callable[[], AsyncIterator[Tensors]]
+    ) -> PayloadRef:
+        """The same, of tensors that come about while they are written. What `tensors` raises gets out as it is."""
+        growing = Growing(named, tensors, offload=self.offload, progressed=self._moved)
+        await self.mailbox.put(_named(growing, functools.partial(self.keys.round_blob, round)), growing)
+        self.sent_bytes += growing.size_bytes
+        return PayloadRef(round=round, sha256=growing.sha256, size_bytes=growing.size_bytes)
+
+    async def _put(self, packed: Packed, key_of: Callable[[str], str], round: int) -> PayloadRef:
+        await self.mailbox.put(_named(packed, key_of), _Counted(packed, self._moved))
+        self.sent_bytes += packed.size_bytes
         return PayloadRef(round=round, sha256=packed.sha256, size_bytes=packed.size_bytes)
+
+    def _moved(self, size_bytes: int) -> None:
+        self.progress_bytes += size_bytes
+
+    # Keeping
+
+    async def keep_checkpoint(self, round: int, theta: Mapping[int, Tensors]) -> None:
+        """Keep the parameters after `round`, of every fragment, beside those that training needs; of older ones all but the
+        newest `checkpoints_kept` go. Harmless to repeat."""
+        refs = []
+        for fragment in range(len(self.plan)):
+            place = functools.partial(self.keys.checkpoint_blob, round, fragment)
+            refs.append(await self._put(Packed(theta[fragment]), place, round))
+        record = Checkpoint(round=round, theta=tuple(refs))
+        await self.mailbox.create(self.keys.checkpoint(round), encode(record, nonce=derived_nonce(record)))
+        found = await self.checkpoints()
+        kept = set(found[-self.manifest.checkpoints_kept :] if self.manifest.checkpoints_kept else ())
+        # Records first: whoever sees one can fetch what it names.
+        await self.mailbox.delete([self.keys.checkpoint(old) for old in found if old not in kept])
+        prefix = f"{self.keys.root}/blobs/checkpoints/"
+        for name in await self.mailbox.names(prefix):
+            if name.isdecimal() and int(name) <= round and int(name) not in kept:  # what somebody did not finish goes too
+                await self.mailbox.delete(await self.mailbox.list(f"{prefix}{name}/"))
+
+    async def fetch_checkpoint(self, round: int) -> Tensors:
+        """The parameters after `round`, of the whole model. Raises PayloadMissing if they are not kept, or no longer;
+        MailboxCorrupt, PayloadCorrupt, HeaderError, SchemaMismatch."""
+        record = await self.checkpoint(round)
+        if record is None:
+            raise PayloadMissing(self.keys.checkpoint(round))
+        theta: dict[str, NDArray[Any]] = {}
+        for fragment, ref in enumerate(record.theta):
+            tensors = await self._whole(self.keys.checkpoint_blob(round, fragment, ref.sha256), ref)
+            check(tensors, [self.schema[name] for name in self.plan[fragment]])
+            theta |= tensors
+        return theta
 
     async def sweep(self, newest: int, *, fetching: frozenset[str]) -> int:
         """Delete what no fragment's two newest records need: payloads, snapshots and claims of rounds at least two cycles
-        back. Payloads whose SHA-256 is in `fetching` stay. Returns how many objects went."""
+        back, and what creators wrote that came second. Payloads whose SHA-256 is in `fetching` stay. Returns how many objects
+        went."""
         last = newest - 2 * len(self.plan)
         kept = set(fetching)
         for round in range(max(0, last + 1), newest + 1):
@@ -122,32 +239,26 @@ class Exchange(Tape):
             for name in await self.mailbox.names(prefix):
                 if name.isdecimal() and int(name) <= last:
                     doomed += await self.mailbox.list(f"{prefix}{name}/")
+        if last >= 0:  # whoever creates this run still has lost, and will not look for what it wrote
+            kept |= {ref.sha256 for ref in self.manifest.init}
+            doomed += await self.mailbox.list(f"{self.keys.root}/blobs/init/")
         doomed = [key for key in doomed if key.rsplit("/", 1)[1].split(".")[0] not in kept]
         if doomed:
             await self.mailbox.delete(doomed)
         return len(doomed)
 
-    async def _put(self, packed: Packed, key_of: Callable[[str], str]) -> None:
-        await self.mailbox.put(_named(packed, key_of), _Counted(packed, self))
-        self.sent_bytes += packed.size_bytes
-
 
 class _Counted:
     """A source whose progress can be followed while it is written."""
 
-    def __init__(self, packed: Packed, exchange: Exchange) -> None:
-        self._packed, self._exchange = packed, exchange
+    def __init__(self, packed: Packed, moved: Callable[[int], None]) -> None:
+        self._packed, self._moved = packed, moved
 
     def __iter__(self) -> Iterator[Buffer]:
         for chunk in self._packed:
             yield chunk
-            self._exchange.progress_bytes += len(chunk)
+            self._moved(len(chunk))
 
 
-def _verified(key: str, buffer: memoryview, sha256: str) -> Tensors:
-    verify(key, buffer, sha256)
-    return unpack(buffer)
-
-
-def _named(packed: Packed, key_of: Callable[[str], str]) -> Callable[[], str]:
+def _named(packed: Packed | Growing, key_of: Callable[[str], str]) -> Callable[[], str]:
     return lambda: key_of(packed.sha256)

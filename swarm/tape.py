@@ -21,6 +21,7 @@ from swarm.core.records import (
     FORMAT,
     INIT,
     Beat,
+    Checkpoint,
     Claim,
     Control,
     EvalRecord,
@@ -244,6 +245,21 @@ class Tape:
             if name.isdecimal() and int(name) >= first:
                 found += await self.mailbox.list(self.keys.eval_shard(int(name)), after)
         return sorted({n for n in map(keys.parse_eval, found) if n is not None})
+
+    async def checkpoints(self) -> list[int]:
+        """Rounds whose parameters are kept beside those that training needs, ascending."""
+        found = await self.mailbox.list(self.keys.checkpoints)
+        return sorted(n for n in map(keys.parse_checkpoint, found) if n is not None)
+
+    async def checkpoint(self, round: int) -> Checkpoint | None:
+        key = self.keys.checkpoint(round)
+        data = await self.mailbox.read(key)
+        if data is None:
+            return None
+        record = _decoded(data, Checkpoint, key)
+        if record.round != round or len(record.theta) != len(self.plan):
+            raise MailboxCorrupt(f"{key}: is the checkpoint of round {record.round}, with {len(record.theta)} fragments")
+        return record
 
     async def register(self, record: LearnerRecord, *, nonce: str) -> bool:
         """Take an incarnation; False if another process took it first. Repeat it with the same `nonce`."""

@@ -19,6 +19,7 @@ METHODS = {"diloco": "DiLoCo", "fedavg": "FedAvg"}
 _PHASES = {
     "running": ("●", "good"),
     "waiting": ("◌", "warn"),
+    "paused": ("‖", "warn"),
     "idle": ("○", "dim"),
     "done": ("✓", "good"),
     "stopped": ("■", "dim"),
@@ -71,13 +72,13 @@ def phase_cell(state: RunState) -> Cell:
 
 def round_text(state: RunState) -> str:
     """'r12/40': the open round of how many; for an ended run the rounds it had."""
-    total = state.manifest.rounds if state.manifest else None
+    total = state.total_rounds
     return f"r{state.open_round}" + (f"/{total}" if total is not None else "")
 
 
 def joinable(state: RunState) -> bool:
     """Whether a learner may still join: a run that nobody trains goes on with the next one."""
-    return state.manifest is not None and state.phase in ("running", "waiting", "idle")
+    return state.manifest is not None and state.phase in ("running", "waiting", "paused", "idle")
 
 
 def stoppable(state: RunState) -> bool:
@@ -180,8 +181,10 @@ def _phase_lines(shown: RunShown) -> Iterator[Line]:
     ended = f"{text.count(state.open_round, 'round')}, loss {_last_loss(state)}"
     match word(state):
         case "waiting":
-            missing = manifest.algorithm.starters - len(state.live)
-            yield ((f"◌ waiting for {text.count(missing, 'more learner')}{here}", "warn"),)
+            yield ((f"◌ waiting for {state.waits_for}{here}", "warn"),)
+        case "paused":
+            by = f" by {text.plain(state.effect.by)}" if state.effect.by else ""
+            yield ((f"‖ paused{by} at round {state.open_round}: nobody trains until it is resumed", "warn"),)
         case "idle":
             since = f"since round {state.open_round - 1}" if state.rounds else "since its start"
             yield ((f"○ idle {since}: no learner is live{here}", "warn"),)

@@ -6,11 +6,12 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import click
 
 from swarm.core.errors import UsageError
+from swarm.core.records import Role
 from swarm.core.sentences import plain
 
 T = TypeVar("T")
@@ -36,6 +37,14 @@ def learner_options(command: F) -> F:
                 "--device", default="auto", show_default=True, metavar="DEVICE", help="auto, cpu, mps, metal, cuda or cuda:N."
             ),
             click.option("--data", metavar="FILE", help="The task's data, if it is not the shipped one."),
+            click.option(
+                "--role",
+                type=click.Choice(get_args(Role)),
+                default="both",
+                show_default=True,
+                help="both: train and close rounds; learner: train only; syncer: close rounds only, which needs no framework; "
+                "either: train, and close rounds while no syncer is live.",
+            ),
             click.option("--threads", type=click.IntRange(1), help="CPU threads of the framework; by default as it likes."),
         ]
     ):

@@ -47,7 +47,7 @@ def runs(mailbox: str | None, as_json: bool) -> None:
             state.run,
             "diloco",
             state.manifest.task.name if state.manifest else "",
-            f"{state.open_round}/{state.manifest.rounds if state.manifest and state.manifest.rounds else '∞'}",
+            f"{state.open_round}/{'∞' if state.total_rounds is None else state.total_rounds}",
             "no answer" if state.lost else _phase(state),
             ", ".join(v.learner for v in _heard(state)) or "–",
         )
@@ -131,12 +131,13 @@ def rm(run: str, yes: bool, force: bool, mailbox: str | None) -> None:
 @click.command()
 @click.argument("run")
 @click.argument("file", type=click.Path(dir_okay=False))
+@click.option("--round", "round_", type=click.IntRange(0), metavar="N", help="Those kept as the checkpoint of round N.")
 @mailbox_option
-def export(run: str, file: str, mailbox: str | None) -> int:
-    """Write the newest committed parameters of RUN to FILE, as Safetensors."""
+def export(run: str, file: str, round_: int | None, mailbox: str | None) -> int:
+    """Write the newest committed parameters of RUN to FILE, as Safetensors; with --round, older ones that were kept."""
     location = where(mailbox)
     manifest = wait_for(api.find_run(location, run))
-    return _tool(Export(mailbox=location, run=manifest.run, file=click.format_filename(file)))
+    return _tool(Export(mailbox=location, run=manifest.run, file=click.format_filename(file), round=round_))
 
 
 @click.command()
@@ -244,7 +245,7 @@ def _run_object(state: api.RunState) -> dict[str, object]:
         "method": "diloco",
         "task": manifest.task.name if manifest else None,
         "round": state.open_round,
-        "rounds": manifest.rounds if manifest else None,
+        "rounds": state.total_rounds,
         "state": _phase(state),
         "certain": state.phase_is_certain,
         "learners": [v.learner for v in _heard(state)],
@@ -281,7 +282,7 @@ def _show(state: api.RunState, as_json: bool) -> None:
         put({**_run_object(state), "members": learners, "history": rounds})
         return
     assert manifest is not None
-    of = f"/{manifest.rounds}" if manifest.rounds else ""
+    of = "" if state.total_rounds is None else f"/{state.total_rounds}"
     phase = "no answer" if state.lost else _phase(state)
     print(f"{plain(state.name)} ({state.run})  {phase}  round {state.open_round}{of}  task {plain(manifest.task.name)}")
     rows = [

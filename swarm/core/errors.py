@@ -11,6 +11,7 @@ SwarmError
 │   ├── FormatMismatch          the mailbox or the run was written in another format version
 │   ├── LearnerIdTaken          a live learner holds that id; a free one is suggested
 │   ├── Superseded              a higher incarnation holds this learner's id: stop
+│   ├── Dropped                 somebody removed this learner from the run: stop
 │   ├── RunEnded                the run was stopped or has all its rounds
 │   ├── RankLost                another learner trains this one's slice of the data now
 │   ├── RanksTaken              every slice of the data is held by a live learner
@@ -105,6 +106,11 @@ class LearnerIdTaken(RunError):
 class Superseded(RunError):
     def __init__(self, learner: str, incarnation: int) -> None:
         super().__init__(f"learner {learner!r} was taken over by incarnation {incarnation}; this process stops")
+
+
+class Dropped(RunError):
+    def __init__(self, learner: str, by: str) -> None:
+        super().__init__(f"learner {learner!r} was dropped from the run, asked for on {by or 'another machine'}")
 
 
 class RunEnded(RunError):

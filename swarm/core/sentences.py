@@ -9,7 +9,10 @@ from swarm.core.events import (
     Evaluated,
     Failed,
     Joined,
+    Paused,
     Published,
+    Restored,
+    Resumed,
     RoundClosed,
     ShareBack,
     ShareLost,
@@ -32,9 +35,18 @@ def sentence(event: WorkerEvent) -> str | None:
             return _transfer(event) if event.line else None
         case Joined():
             again = f", incarnation {event.incarnation}" if event.incarnation > 1 else ""
+            if event.role == "syncer":
+                return f"joined {plain(event.name)} as {event.learner}{again} to close its rounds, at round {event.round}"
             return f"joined {plain(event.name)} as {event.learner}{again} on {plain(event.device)}, at round {event.round}"
+        case Restored():
+            return f"goes on at round {event.round}, step {event.step}, with {plain(event.what, 200)}"
         case Waiting():
             return f"round {event.round}: {plain(event.reason, 200)}" if event.reason.startswith("waiting") else None
+        case Paused():
+            by = f" by {plain(event.by)}" if event.by else ""
+            return f"round {event.round}: the run is paused{by}, until somebody resumes it"
+        case Resumed():
+            return f"round {event.round}: the run goes on"
         case RoundClosed():
             return _closed(event)
         case Evaluated():
@@ -76,8 +88,10 @@ def _transfer(event: Transfer) -> str:
 def _closed(event: RoundClosed) -> str:
     of = f" ({event.round + 1} of {event.rounds})" if event.rounds else ""
     rejected = f"  rejected: {plain(', '.join(event.rejected), 200)}" if event.rejected else ""
-    nobody = "nobody" if not event.participants else plain(", ".join(event.participants), 200)
-    return f"round {event.round} closed{of} with {nobody}  train loss {number(event.train_loss, 4)}{rejected}"
+    if not event.participants:
+        return f"round {event.round} closed{of} unchanged: nothing that counts was reported{rejected}"
+    who = plain(", ".join(event.participants), 200)
+    return f"round {event.round} closed{of} with {who}  train loss {number(event.train_loss, 4)}{rejected}"
 
 
 def plain(text: str, limit: int = 80) -> str:

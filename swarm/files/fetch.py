@@ -109,11 +109,12 @@ def _check_content(ref: FileRef, read: Callable[[int, int], bytes]) -> None:
 
 async def _read(mailbox: Mailbox, key: str, size: int, sha256: str) -> memoryview:
     """The object `key`, which must have `size` bytes and that hash."""
-    buffer = memoryview(bytearray(size))  # a new one each time: a read that was cancelled may still write into its own
-    found = await mailbox.read_into(key, buffer)
+    # A new one each time: a read that was cancelled may still write into its own. One byte more: whether the object is longer.
+    buffer = memoryview(bytearray(size + 1))
+    found = await mailbox.read_part(key, 0, buffer)
     if found is None:
         raise PayloadMissing(key)
-    got = hashlib.sha256(buffer).hexdigest() if found == size else "0" * 64
+    got = hashlib.sha256(buffer[:size]).hexdigest() if found == size else "0" * 64
     if got != sha256:
         raise PayloadCorrupt(key, sha256, got)
-    return buffer
+    return buffer[:size]

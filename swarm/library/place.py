@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -18,7 +19,7 @@ from swarm.library.waiting import in_time
 from swarm.mailbox import init_mailbox, open_mailbox
 from swarm.mailbox.contract import Mailbox
 from swarm.runtime.patience import Patience
-from swarm.tape import read_manifest, run_ids
+from swarm.tape import nonce, read_manifest, run_ids
 from swarm.tasks.registry import LIBRARY
 from swarm.tensors.schema import Schema, check_equal
 
@@ -100,12 +101,7 @@ async def made(mailbox: Mailbox, draft: Manifest, theta: Tensors, emit: Callable
     Waits for a share that is away."""
     init = [{name: theta[name] for name in names} for names in draft.plan]
 
-    async def make() -> tuple[Manifest, bool]:
-        try:
-            return await create_run(mailbox, draft, init), True
-        except MailboxCorrupt:  # somebody else made it first
-            return await read_manifest(mailbox, draft.run), False
-
+    make = functools.partial(create_run, mailbox, draft, init, nonce=nonce())
     return await Patience(mailbox, emit).through(make)
 
 
@@ -118,6 +114,7 @@ def draft(
     rounds: int | None,
     seed: int,
     evaluates: bool,
+    checkpoint_every: int,
     created_by: str,
 ) -> Manifest:
     """A run to be made. `model`: what it is called, for people. Raises UsageError."""
@@ -133,6 +130,7 @@ def draft(
             rounds=rounds,
             seed=seed,
             eval_every=1 if evaluates else 0,
+            checkpoint_every=checkpoint_every,
             created_by=created_by,
         )
     except ValueError as error:

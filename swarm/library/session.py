@@ -82,11 +82,13 @@ class Session:
         evaluate: Callable[[], Any] | None = None,
         callbacks: Iterable[Callback] = (),
         seed: int = 0,
+        checkpoint_every: int = 0,
         create_mailbox: bool = False,
     ) -> None:
         """`algorithm`: how the run is configured; None: as it is. `mailbox`: a folder or a Mailbox; None: SWARM_MAILBOX, else
         the one last used on this machine. `run`: its name, by default that of the model's class in lower case; who comes first
-        makes the run, and `rounds` (None: until it is stopped), `seed` and its model's parameters are then the run's.
+        makes the run, and `rounds` (None: until it is stopped), `seed`, `checkpoint_every` (turns through all fragments after
+        which the parameters are kept for good; 0: never) and its model's parameters are then the run's.
         `learner_id`: by default the host's name. `role`: whether this learner also closes rounds. `layout`: how the parameters
         map to the canonical ones of the run (swarm.Layout), for models that differ between the frameworks; 'auto': found from
         the types of the modules. `evaluate`: returns the loss of the parameters in the model on held-out data,
@@ -98,6 +100,7 @@ class Session:
         field, before anything is written; RunEnded, LearnerIdTaken."""
         self.model = model
         self._algorithm, self._mailbox, self._rounds, self._seed = algorithm, mailbox, rounds, seed
+        self._checkpoint_every = checkpoint_every
         self._name = check_name(learner_id_from_host(type(model).__name__) if run is None else run, "run")
         self._learner = None if learner_id is None else check_learner_id(learner_id)
         if role == "syncer":
@@ -184,6 +187,7 @@ class Session:
                 rounds=self._rounds,
                 seed=self._seed,
                 evaluates=self._evaluate is not None,
+                checkpoint_every=self._checkpoint_every,
                 created_by=machine_name(),
             )
             there, new = wait_for(made(mailbox, plan, adapter.snapshot(), emit))
@@ -264,11 +268,7 @@ class Session:
     def report(self, *, tokens: int | None = None, samples: int | None = None, loss: float | None = None) -> None:
         """One inner step was made, on so many tokens or samples: the run's weight_unit says which of them counts. Raises
         UsageError if that one is missing."""
-        unit = self.manifest.algorithm.weight_unit
-        amount = tokens if unit == "tokens" else samples
-        if amount is None:
-            raise UsageError(f"this run counts a learner's work in {unit}: report({unit}=…)")
-        self._runtime().report(tokens=amount, loss=loss)
+        self._runtime().report(tokens=tokens, samples=samples, loss=loss)
         self._steps += 1
 
     def _result(self, reason: str | None) -> Result:

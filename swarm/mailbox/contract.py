@@ -10,7 +10,7 @@ else and can be read like any object, but neither written nor deleted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from typing import Protocol, TypeAlias
 
 from swarm.core.errors import InvalidKey
@@ -18,12 +18,15 @@ from swarm.core.keys import MARKER, RECORD, check_key
 from swarm.core.records import MAX_RECORD_BYTES
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-Source: TypeAlias = Iterable[Buffer]
-"""Chunks of an object, in order. Iterated again from the start when a put is retried, so a one-shot generator will not do."""
+Source: TypeAlias = Iterable[Buffer] | AsyncIterable[Buffer]
+"""Chunks of an object, in order, each unchanged until the put has ended. One that comes about while it is written is
+asynchronous, and may wait for other calls of the mailbox. Iterated once by every call of `put`: whoever repeats the call
+brings a source that can begin again, so a one-shot generator will not do."""
 KeyOf: TypeAlias = str | Callable[[], str]
 """A key, or what gives it once the source is exhausted: a payload's key holds the hash of what was streamed."""
 
-MAX_READ_BYTES = MAX_RECORD_BYTES  # what `read` takes into memory; a larger object needs `read_into`
+MAX_READ_BYTES = MAX_RECORD_BYTES  # what `read` takes into memory; a larger object needs `read_part`
+PART_BYTES = 8 << 20  # of a large object at a time: a second or so on a slow share, after which progress shows
 
 
 class Mailbox(Protocol):
@@ -63,10 +66,11 @@ class Mailbox(Protocol):
         """
         ...
 
-    async def read_into(self, key: str, buffer: bytearray | memoryview) -> int | None:
-        """The object's size in bytes, with the object in `buffer[:size]`; None if there is none.
+    async def read_part(self, key: str, offset: int, buffer: bytearray | memoryview) -> int | None:
+        """Put the object's bytes from `offset` on into `buffer`; how many these were: fewer than fit only where the object
+        ends, so 0 at its end and beyond. None if there is no object, or no longer.
 
-        An object larger than `buffer` is not read: its size is returned all the same, and `buffer` is untouched.
+        Parts of one object fit together, since none ever changes. Raises ValueError for a negative offset.
         """
         ...
 

@@ -28,6 +28,16 @@ def as_bytes(buffer: Buffer) -> memoryview:
     return view.cast("B") if view.nbytes else memoryview(b"")
 
 
+def writable(buffer: bytearray | memoryview, offset: int) -> memoryview:
+    """`buffer` as bytes, to be filled with an object's from `offset` on. Raises TypeError, ValueError."""
+    view = as_bytes(buffer)
+    if offset < 0:
+        raise ValueError(f"an offset must be >= 0, got {offset}")
+    if view.readonly and len(view):
+        raise TypeError("a part is read into a writable buffer")
+    return view
+
+
 def write_all(fd: int, buffer: Buffer) -> int:
     """Write all of `buffer`, however the system cuts it; its size in bytes."""
     view = as_bytes(buffer)
@@ -47,8 +57,10 @@ def read_all(fd: int, size: int) -> bytes:
     return b"".join(parts)
 
 
-def read_into(fd: int, view: memoryview, progressed: Callable[[], None]) -> None:
-    """Fill `view` from the file, straight into its memory. Raises OSError (ESTALE) if the file is shorter."""
+def read_into(fd: int, view: memoryview, progressed: Callable[[], None], *, offset: int = 0) -> None:
+    """Fill `view` from the file's byte `offset` on, straight into its memory. Raises OSError (ESTALE) if it is shorter."""
+    if offset:
+        os.lseek(fd, offset, os.SEEK_SET)
     done = 0
     while done < len(view):
         n = os.readv(fd, [view[done : done + CHUNK_BYTES]])

@@ -7,7 +7,7 @@ mailbox.plan += [Fault("lose", op="create", key="rounds/"), Fault("fail", error=
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -95,7 +95,7 @@ class FaultyMailbox:
     async def put(self, key: KeyOf, source: Source) -> str:
         fault = await self._before("put", key if isinstance(key, str) else "")
         if fault is not None and fault.kind == "tear":
-            source = _Torn(source, fault)
+            source = _TornAsync(source, fault) if isinstance(source, AsyncIterable) else _Torn(source, fault)
         name = await self.inner.put(key, source)
         self._after(fault)
         return name
@@ -106,9 +106,9 @@ class FaultyMailbox:
         self._after(fault)
         return data
 
-    async def read_into(self, key: str, buffer: bytearray | memoryview) -> int | None:
-        fault = await self._before("read_into", key)
-        size = await self.inner.read_into(key, buffer)
+    async def read_part(self, key: str, offset: int, buffer: bytearray | memoryview) -> int | None:
+        fault = await self._before("read_part", key)
+        size = await self.inner.read_part(key, offset, buffer)
         self._after(fault)
         return size
 
@@ -163,7 +163,7 @@ class FaultyMailbox:
 class _Torn:
     """A source that ends with an error midway; at the end, if it has too few chunks."""
 
-    def __init__(self, source: Source, fault: Fault) -> None:
+    def __init__(self, source: Iterable[Buffer], fault: Fault) -> None:
         self._source, self._fault = source, fault
 
     def __iter__(self) -> Iterator[Buffer]:
@@ -171,4 +171,18 @@ class _Torn:
             if n >= self._fault.chunks:
                 break
             yield chunk
+        raise self._fault.error("torn as planned")
+
+
+class _TornAsync:
+    def __init__(self, source: AsyncIterable[Buffer], fault: Fault) -> None:
+        self._source, self._fault = source, fault
+
+    async def __aiter__(self) -> AsyncIterator[Buffer]:
+        n = 0
+        async for chunk in self._source:
+            if n >= self._fault.chunks:
+                break
+            yield chunk
+            n += 1
         raise self._fault.error("torn as planned")

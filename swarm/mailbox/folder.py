@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterable, Callable, Sequence
 from pathlib import Path
 
 from swarm.core.keys import check_prefix
 from swarm.mailbox.contract import KeyOf, Source, check_delete_key, check_object_key, check_put_key, check_record_key
 from swarm.mailbox.folder_init import init_folder
 from swarm.mailbox.folder_write import FolderFiles
+from swarm.mailbox.pump import Pump
 from swarm.mailbox.sweep import Sweeper
 from swarm.mailbox.threads import DaemonThreads
 
@@ -49,13 +50,17 @@ class FolderMailbox:
         return await self._threads.run(self._files.create, check_record_key(key), record)
 
     async def put(self, key: KeyOf, source: Source) -> str:
-        return await self._threads.run(self._files.put, check_put_key(key) if isinstance(key, str) else key, source)
+        key = check_put_key(key) if isinstance(key, str) else key
+        if not isinstance(source, AsyncIterable):
+            return await self._threads.run(self._files.put, key, source)
+        pump = Pump(waiting=self._threads.progressed)
+        return await pump.through(source, self._threads.run(self._files.put, key, pump))
 
     async def read(self, key: str) -> bytes | None:
         return await self._threads.run(self._files.read, check_object_key(key))
 
-    async def read_into(self, key: str, buffer: bytearray | memoryview) -> int | None:
-        return await self._threads.run(self._files.read_into, check_object_key(key), buffer)
+    async def read_part(self, key: str, offset: int, buffer: bytearray | memoryview) -> int | None:
+        return await self._threads.run(self._files.read_part, check_object_key(key), offset, buffer)
 
     async def list(self, prefix: str, after: str = "") -> list[str]:
         return await self._threads.run(self._files.list, check_prefix(prefix), after)

@@ -61,17 +61,15 @@ class FolderReader:
 
         return self._reading(key, whole)
 
-    def read_into(self, key: str, buffer: bytearray | memoryview) -> int | None:
-        view = disk.as_bytes(buffer)
-        if view.readonly and len(view):
-            raise TypeError("read_into needs a writable buffer")
+    def read_part(self, key: str, offset: int, buffer: bytearray | memoryview) -> int | None:
+        view = disk.writable(buffer, offset)
 
-        def whole(fd: int, size: int) -> int:
-            if size <= len(view):
-                disk.read_into(fd, view[:size], self._progressed)
-            return size
+        def part(fd: int, size: int) -> int:
+            wanted = min(len(view), max(0, size - offset))
+            disk.read_into(fd, view[:wanted], self._progressed, offset=offset)
+            return wanted
 
-        return self._reading(key, whole)
+        return self._reading(key, part)
 
     def list(self, prefix: str, after: str) -> list[str]:
         if prefix and not prefix.startswith((f"{RUNS}/", "mailbox/")):

@@ -15,7 +15,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from uuid import uuid4
@@ -23,7 +23,7 @@ from uuid import uuid4
 from swarm.core.errors import MailboxAway, MailboxCorrupt, MailboxReadOnly
 from swarm.core.keys import RECORD, is_key
 from swarm.mailbox import disk
-from swarm.mailbox.contract import KeyOf, Source, check_put_key
+from swarm.mailbox.contract import Buffer, KeyOf, check_put_key
 from swarm.mailbox.errnos import ABSENT, foreign
 from swarm.mailbox.folder_read import PAUSES_S, RUNS, TMP, TRASH, FolderReader
 
@@ -66,7 +66,7 @@ class FolderFiles(FolderReader):
                 _sync_folder(self.path(os.path.dirname(folder)))
         return won
 
-    def put(self, key: KeyOf, source: Source) -> str:
+    def put(self, key: KeyOf, source: Iterable[Buffer]) -> str:
         with foreign(self.root):
             self.guard()
         with self._staged() as staged:
@@ -116,7 +116,7 @@ class FolderFiles(FolderReader):
             os.close(fd)
         disk.sync_folder(staged.path)
 
-    def _stage_object(self, staged: Staged, source: Source) -> int:
+    def _stage_object(self, staged: Staged, source: Iterable[Buffer]) -> int:
         """The object's size in bytes."""
         with foreign(self.root), self._first_write():
             fd = os.open(staged.path, disk.CREATE, 0o666)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterable, Sequence
 from uuid import uuid4
 
 from swarm.core.errors import MailboxCorrupt
@@ -18,7 +18,7 @@ from swarm.mailbox.contract import (
     check_put_key,
     check_record_key,
 )
-from swarm.mailbox.disk import as_bytes
+from swarm.mailbox.disk import as_bytes, writable
 
 
 class MemoryStore:
@@ -54,7 +54,11 @@ class MemoryMailbox:
         if isinstance(key, str):
             check_put_key(key)
         await asyncio.sleep(0)
-        data = b"".join(map(as_bytes, source))
+        if isinstance(source, AsyncIterable):
+            chunks = [bytes(as_bytes(chunk)) async for chunk in source]
+        else:
+            chunks = [bytes(as_bytes(chunk)) for chunk in source]
+        data = b"".join(chunks)
         name = key if isinstance(key, str) else check_put_key(key())
         self.store.objects[name] = data
         await asyncio.sleep(0)
@@ -69,15 +73,16 @@ class MemoryMailbox:
         await asyncio.sleep(0)
         return data
 
-    async def read_into(self, key: str, buffer: bytearray | memoryview) -> int | None:
+    async def read_part(self, key: str, offset: int, buffer: bytearray | memoryview) -> int | None:
         check_object_key(key)
-        view = as_bytes(buffer)
+        view = writable(buffer, offset)
         await asyncio.sleep(0)
         data = self.store.objects.get(key)
-        if data and len(data) <= len(view):
-            view[: len(data)] = data
+        part = b"" if data is None else memoryview(data)[offset : offset + len(view)]
+        if part:
+            view[: len(part)] = part
         await asyncio.sleep(0)
-        return None if data is None else len(data)
+        return None if data is None else len(part)
 
     async def list(self, prefix: str, after: str = "") -> list[str]:
         check_prefix(prefix)

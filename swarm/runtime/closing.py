@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from swarm.core.acceptance import late, sort_out
-from swarm.core.errors import HeaderError, MailboxCorrupt, MailboxMoved, PayloadCorrupt, PayloadMissing, SchemaMismatch
-from swarm.core.records import INIT, Claim, LearnerRecord, Participant, Rejected, RejectReason, RoundRecord, Snapshot
+from swarm.core.errors import MailboxMoved
+from swarm.core.records import INIT, Claim, LearnerRecord, Participant, Rejected, RoundRecord, Snapshot
 from swarm.core.rounds import ClaimView, my_claim, next_claim, weight
 from swarm.exchange import Exchange
 from swarm.runtime.handoff import Tensors
-from swarm.tensors.merge import all_finite
-from swarm.tensors.outer import merge_and_step
-from swarm.tensors.payload import check
+from swarm.runtime.merging import Counted, Merger
 
 
 @dataclass(frozen=True)
@@ -81,44 +75,24 @@ class Closer:
             schema_sha256=exchange.schema.digest,
             dtype=spec.delta_dtype,
         )
-        deltas: list[Tensors] = []
-        counted: list[Snapshot] = []
-        for snapshot in accepted:
-            reason, delta = await self._delta(snapshot, fragment)
-            if delta is None or reason is not None:
-                refused = Rejected(learner=snapshot.learner, unit=snapshot.unit, reason=reason or "missing", round=round)
-                rejected.append(refused)
-            else:
-                deltas.append(delta)
-                counted.append(snapshot)
-        theta_ref, outer_ref = exchange.theta_ref(fragment, before), None if before is None else before.outer
-        momentum = await exchange.fetch(fragment, outer_ref, dtype="F32") if counted and outer_ref is not None else None
-        new_theta: dict[str, Any] | None = None
-        while counted and new_theta is None:
-            weights = [weight(tokens=s.tokens, steps=s.steps) for s in counted]
-            stepped = await exchange.offload(
-                functools.partial(self._step, exchange.plan[fragment], theta, momentum, list(deltas), weights)
-            )
-            if stepped is None:  # finite deltas, whose sum with Θ or m is not: without the largest it may be
-                largest = await exchange.offload(functools.partial(_largest, list(deltas)))
-                snapshot = counted.pop(largest)
-                del deltas[largest]
-                rejected.append(Rejected(learner=snapshot.learner, unit=snapshot.unit, reason="norm", round=round))
-                continue
-            new_theta, new_momentum = stepped
-            # Both before the record: whoever sees the record can fetch them.
-            theta_ref = await exchange.store(round, new_theta)
-            outer_ref = await exchange.store(round, new_momentum)
+        merger = Merger(exchange, round=round, theta=theta, before=before)
+        merged = await merger.merge(accepted)
+        # Payloads come before the record: whoever sees that one can fetch them.
+        if merged is None:
+            theta_ref, outer_ref, update_ref = exchange.theta_ref(fragment, before), before.outer if before else None, None
+        else:
+            theta_ref, outer_ref, update_ref = merged.theta_ref, merged.outer_ref, merged.update_ref
         record = RoundRecord(
             round=round,
             fragment=fragment,
             step=exchange.schedule.step(round),
-            version=round if counted else (INIT if before is None else before.version),
+            version=round if merged else (INIT if before is None else before.version),
             parent=parent,
-            participants=tuple(_participant(s) for s in counted),
-            rejected=(*rejected, *came_late),
+            participants=tuple(_participant(each) for each in merged.counted) if merged else (),
+            rejected=(*rejected, *merger.rejected, *came_late),
             theta=theta_ref,
             outer=outer_ref,
+            update=update_ref,
             closer=self.me.learner,
             control=control,
             waited_s=waited_s,
@@ -127,54 +101,11 @@ class Closer:
         )
         if not await exchange.commit(record):
             return None
-        return Closed(record=record, theta=new_theta)
-
-    async def _delta(self, snapshot: Snapshot, fragment: int) -> tuple[RejectReason | None, Tensors | None]:
-        """(why it cannot count, its tensors)."""
-        exchange = self.exchange
-        try:
-            delta = await exchange.fetch_delta(snapshot)
-            specs = [exchange.schema[name] for name in exchange.plan[fragment]]
-            check(delta, specs, snapshot.dtype)
-        except PayloadMissing:
-            return "missing", None
-        except (PayloadCorrupt, MailboxCorrupt):
-            return "corrupt", None
-        except (HeaderError, SchemaMismatch):
-            return "schema", None
-        if not await exchange.offload(lambda: all(all_finite(array) for array in delta.values())):
-            return "nonfinite", None
-        return None, delta
-
-    def _step(
-        self,
-        names: Sequence[str],
-        theta: Tensors,
-        momentum: Tensors | None,
-        deltas: Sequence[Tensors],
-        weights: Sequence[float],
-    ) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """The new (Θ, m) of a fragment; None if a number of theirs is not finite."""
-        spec = self.exchange.manifest.algorithm
-        new_theta, new_momentum = {}, {}
-        for name in names:
-            t = np.array(theta[name])
-            m = np.zeros(t.shape, np.float32) if momentum is None else np.array(momentum[name])
-            merge_and_step(t, m, [delta[name] for delta in deltas], weights, lr=spec.outer_lr, beta=spec.outer_momentum)
-            if not (all_finite(t) and all_finite(m)):
-                return None
-            new_theta[name], new_momentum[name] = t, m
-            self.exchange.progress_bytes += t.nbytes  # else a long merge would look stuck, and be overtaken
-        return new_theta, new_momentum
+        return Closed(record=record, theta=merged.theta if merged else None)
 
 
-def _largest(deltas: Sequence[Tensors]) -> int:
-    """The first delta that holds the number of the largest size. Comparisons alone: every machine finds the same."""
-    sizes = [max((float(np.abs(a).max()) for a in delta.values() if a.size), default=0.0) for delta in deltas]
-    return sizes.index(max(sizes))
-
-
-def _participant(snapshot: Snapshot) -> Participant:
+def _participant(counted: Counted) -> Participant:
+    snapshot = counted.snapshot
     return Participant(
         learner=snapshot.learner,
         unit=snapshot.unit,
@@ -184,4 +115,5 @@ def _participant(snapshot: Snapshot) -> Participant:
         train_loss=snapshot.train_loss,
         seconds_s=snapshot.seconds_s,
         size_bytes=snapshot.payload.size_bytes,
+        delta_norm=counted.norm,
     )

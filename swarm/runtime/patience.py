@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import threading
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from swarm.core.errors import WAITED_OUT
 from swarm.core.events import ShareBack, ShareLost, WorkerEvent
+from swarm.exchange import Exchange
 from swarm.mailbox.contract import Mailbox
 
 T = TypeVar("T")
@@ -20,6 +23,22 @@ HANG_S = 5.0  # a call under way for so long counts as a lost share
 def jittered(backoff_s: float) -> float:
     """Some wait up to `backoff_s`: machines that lost a share together do not all come back to it at once."""
     return backoff_s * random.uniform(0.5, 1.0)
+
+
+def wait_while_it_moves(left: threading.Event, exchange: Exchange, *, stall_s: float) -> None:
+    """Wait for the last words of a communication thread as long as they move. `stall_s`: how long a share on which nothing
+    moves is waited for."""
+    moved, still_since_s = -1, time.monotonic()
+    while not left.wait(0.05):
+        if exchange.progress_bytes != moved:
+            moved, still_since_s = exchange.progress_bytes, time.monotonic()
+            continue
+        still_s = time.monotonic() - still_since_s
+        # Small calls that are answered, one after the other, are no stall, on a slow share either.
+        if still_s > stall_s and exchange.mailbox.outstanding_s() >= stall_s:
+            return
+        if still_s > 5 * stall_s:
+            return
 
 
 class Patience:

@@ -28,7 +28,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -148,26 +148,37 @@ class Packed:
 
 
 def _header(tensors: Mapping[str, NDArray[Any]]) -> bytes:
-    """The length, and the canonical header padded to a multiple of 8."""
-    entries: dict[str, dict[str, object]] = {}
-    end = 0
-    for name in sorted(tensors):
-        array = tensors[name]
-        if name == RESERVED:
-            raise ValueError(f"{name!r} cannot name a tensor")
+    for name, array in tensors.items():
         if array.dtype not in WIRE_CODES:
             raise ValueError(f"{name}: a payload cannot hold dtype {array.dtype}")
         if not array.flags.c_contiguous:
             raise ValueError(f"{name}: the array must be C-contiguous")
         if array.dtype == F4_PAIRS and not array.ndim:
             raise ValueError(f"{name}: F4 needs an axis, for a byte holds two")
-        begin, end = end, end + array.nbytes
-        entries[name] = {"dtype": WIRE_CODES[array.dtype], "shape": wire_shape(array), "data_offsets": [begin, end]}
+    return header((name, WIRE_CODES[array.dtype], wire_shape(array)) for name, array in tensors.items())
+
+
+def header(tensors: Iterable[tuple[str, str, tuple[int, ...]]]) -> bytes:
+    """The length, and the canonical header padded to a multiple of 8, of a payload of `tensors`: name, code and shape (as
+    `codec.payload_specs` lists them) of each, in any order. Raises ValueError for a name that no header can hold, and for more
+    tensors than a header may list."""
+    entries: dict[str, dict[str, object]] = {}
+    end = 0
+    for name, code, shape in sorted(tensors):
+        if name == RESERVED:
+            raise ValueError(f"{name!r} cannot name a tensor")
+        begin, end = end, end + _size_bytes(code, shape)
+        entries[name] = {"dtype": code, "shape": shape, "data_offsets": [begin, end]}
     text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     if len(text) > MAX_HEADER_BYTES:
-        raise ValueError(f"{len(tensors)} tensors need a header of {len(text)} bytes, more than {MAX_HEADER_BYTES}")
+        raise ValueError(f"{len(entries)} tensors need a header of {len(text)} bytes, more than {MAX_HEADER_BYTES}")
     return len(text).to_bytes(8, "little") + text
+
+
+def _size_bytes(code: str, shape: Sequence[int]) -> int:
+    size_bytes = math.prod(shape) * WIRE_DTYPES[code].itemsize
+    return size_bytes // 2 if code == "F4" else size_bytes
 
 
 def header_size(prefix: Buffer, size_bytes: int) -> int:
@@ -253,12 +264,8 @@ def _entry(name: str, fields: Any, *, data_begin: int, data_bytes: int) -> Entry
         check_shape(tuple(shape), item_bytes, name=label)
     except ValueError as error:
         raise HeaderBadShape(str(error)) from None
-    if code == "F4":
-        if not shape or shape[-1] % 2:
-            raise HeaderBadShape(f"{label}: the last axis of F4 must be even, for a byte holds two")
-        item_count = math.prod(shape) // 2
-    else:
-        item_count = math.prod(shape)
+    if code == "F4" and (not shape or shape[-1] % 2):
+        raise HeaderBadShape(f"{label}: the last axis of F4 must be even, for a byte holds two")
     if not isinstance(offsets, list) or len(offsets) != 2 or any(type(n) is not int for n in offsets):
         raise HeaderBadOffsets(f"{label}: the offsets are no pair of integers")
     begin, end = offsets
@@ -266,7 +273,7 @@ def _entry(name: str, fields: Any, *, data_begin: int, data_bytes: int) -> Entry
         raise HeaderBadOffsets(f"{label}: the offsets do not satisfy 0 <= begin <= end")
     if end > data_bytes:
         raise HeaderOutside(f"{label} ends beyond the payload")
-    if end - begin != (want := item_count * item_bytes):
+    if end - begin != (want := _size_bytes(code, shape)):
         raise HeaderWrongSize(f"{label} spans {end - begin} bytes, dtype and shape say {want}")
     return Entry(name, code, tuple(shape), data_begin + begin, data_begin + end)
 
@@ -278,14 +285,13 @@ def unpack(payload: Buffer) -> dict[str, NDArray[Any]]:
     A view need not be aligned to its dtype if the payload mixes dtypes.
     """
     raw = memoryview(payload).cast("B").toreadonly()
-    return {
-        entry.name: np.ndarray(_array_shape(entry), WIRE_DTYPES[entry.dtype], buffer=raw[entry.begin : entry.end])
-        for entry in parse_header(raw, len(raw))
-    }
+    return {entry.name: array_of(entry, raw[entry.begin : entry.end]) for entry in parse_header(raw, len(raw))}
 
 
-def _array_shape(entry: Entry) -> tuple[int, ...]:
-    return (*entry.shape[:-1], entry.shape[-1] // 2) if entry.dtype == "F4" else entry.shape
+def array_of(entry: Entry, raw: memoryview) -> NDArray[Any]:
+    """A tensor as a view of `raw`, its bytes."""
+    shape = (*entry.shape[:-1], entry.shape[-1] // 2) if entry.dtype == "F4" else entry.shape
+    return np.ndarray(shape, WIRE_DTYPES[entry.dtype], buffer=raw)
 
 
 def check(tensors: Mapping[str, NDArray[Any]], specs: Iterable[TensorSpec], dtype: str | None = None) -> None:

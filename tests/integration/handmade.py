@@ -51,7 +51,7 @@ def make_run(location: str, name: str, run: str, *, rounds: int | None = None, a
     async def write() -> Manifest:
         mailbox = open_mailbox(location)
         await mailbox.open()
-        return await create_run(mailbox, manifest, [adapter.snapshot()])
+        return (await create_run(mailbox, manifest, [adapter.snapshot()]))[0]
 
     return asyncio.run(write())
 

@@ -306,7 +306,7 @@ async def test_a_size_that_the_cache_cannot_hold_is_refused_before_a_chunk_is_re
         await fetch_file(counting, RUN, ref, cache)
     with Cache(tmp_path / "full", free_bytes=lambda _: 64 << 20) as cache, pytest.raises(CacheUnusable, match="are free"):
         await fetch_file(counting, RUN, ref, cache)
-    assert counting.calls == [("read_into", KEYS.file_hashes(ref.sha256))] * 2
+    assert counting.calls == [("read_part", KEYS.file_hashes(ref.sha256))] * 2
     huge = msgspec.structs.replace(ref, size_bytes=1 << 40, chunk_bytes=64 << 20)
     with Cache(tmp_path / "huge") as cache, pytest.raises(PayloadCorrupt):
         await fetch_file(counting, RUN, huge, cache)
@@ -357,7 +357,7 @@ def test_one_who_has_stopped_is_not_waited_for_for_ever(text: Path, tmp_path: Pa
         store = MemoryStore()
         ref = await attached(MemoryMailbox(store), text)
         hung = asyncio.Event()
-        asleep = FaultyMailbox(MemoryMailbox(store), [Fault("delay", "read_into", "000002", wait=lambda: hung.wait())])  # type: ignore[arg-type]
+        asleep = FaultyMailbox(MemoryMailbox(store), [Fault("delay", "read_part", "000002", wait=lambda: hung.wait())])  # type: ignore[arg-type]
         loop = asyncio.get_running_loop()
         with Cache(tmp_path / "cache") as a, Cache(tmp_path / "cache") as b:
             first = asyncio.create_task(fetch_file(asleep, RUN, ref, a))
@@ -383,8 +383,8 @@ def test_a_share_that_is_away_or_late_is_waited_for(text: Path, tmp_path: Path) 
         ref = await attach_patiently(writing, RUN, describe(text, chunk_bytes=CHUNK), events.append)
         late = store.objects.pop(KEYS.file_chunk(ref.sha256, 3))
         plan = [
-            Fault("fail", "read_into", "/hashes$", count=2),
-            Fault("fail", "read_into", "/000001$", count=2, error=MailboxFull),
+            Fault("fail", "read_part", "/hashes$", count=2),
+            Fault("fail", "read_part", "/000001$", count=2, error=MailboxFull),
         ]
         with Cache(tmp_path / "cache") as cache:
             fetching = asyncio.create_task(
@@ -558,7 +558,7 @@ def test_an_unavailable_mailbox_is_the_callers_to_wait_for(text: Path, tmp_path:
     async def main() -> None:
         store = MemoryStore()
         ref = await attached(MemoryMailbox(store), text)
-        faulty = FaultyMailbox(MemoryMailbox(store), [Fault("fail", "read_into", "/000002$")])
+        faulty = FaultyMailbox(MemoryMailbox(store), [Fault("fail", "read_part", "/000002$")])
         with Cache(tmp_path / "cache") as cache:
             with pytest.raises(MailboxUnavailable):
                 await fetch_file(faulty, RUN, ref, cache)

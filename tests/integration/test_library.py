@@ -278,6 +278,25 @@ def test_align_takes_the_newest_parameters_and_writes_nothing() -> None:
         swarm.align(other, mailbox=MemoryMailbox(store), run="yours")
 
 
+def test_align_takes_what_was_kept_after_a_round() -> None:
+    store, params = MemoryStore(), model(1)
+    seen: list[dict[str, np.ndarray]] = []
+
+    def evaluate() -> float:  # called with the committed parameters, after every round
+        seen.append({name: array.copy() for name, array in params.items()})
+        return 1.0
+
+    session(store, params, checkpoint_every=1, evaluate=evaluate).run(stepper(params), BATCHES)
+    other = model(9)
+    assert swarm.align(other, mailbox=MemoryMailbox(store), run="mine", round=1) == 1
+    assert all(np.array_equal(other[name], seen[1][name]) for name in other)
+    assert any(not np.array_equal(other[name], params[name]) for name in other)
+    assert swarm.align(other, mailbox=MemoryMailbox(store), run="mine", round=2) == 2
+    assert all(np.array_equal(other[name], params[name]) for name in other)
+    with pytest.raises(UsageError, match="rounds with a checkpoint: 0, 1"):
+        swarm.align(other, mailbox=MemoryMailbox(store), run="mine", round=7)
+
+
 def test_such_a_run_cannot_be_joined_by_a_worker_and_one_line_says_how() -> None:
     with pytest.raises(TaskUnknown, match="starting that program here"):
         registry.get(registry.LIBRARY)

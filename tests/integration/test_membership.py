@@ -304,7 +304,7 @@ def test_the_grace_does_not_run_while_the_share_is_away() -> None:
 
         async def decided() -> str:
             await watch.observe(0)
-            return watch.decide(0, base_sha256=base, stopping=False).reason
+            return watch.decide(0, base_sha256=base).reason
 
         assert await decided() == "grace for b"
         await asyncio.sleep(1)

@@ -45,7 +45,6 @@ def test_a_payload_is_verified_elsewhere_while_the_loop_goes_on() -> None:
         for _ in range(20):
             await asyncio.sleep(0)
         assert not fetching.done()
-        assert exchange.received_bytes == 0
         elsewhere.may.set()
         honest = await Exchange(MemoryMailbox(store), manifest).fetch(0, manifest.init[0])
         assert {k: v.tolist() for k, v in (await fetching).items()} == {k: v.tolist() for k, v in honest.items()}
@@ -88,9 +87,10 @@ def test_closing_moves_the_progress_that_its_beats_tell() -> None:
 
         bench.exchange.offload = watched
         await bench.close()
-        merged_bytes = sum(array.nbytes for array in theta.values())
-        moved = [after - at for at, after in zip(seen[::2], seen[1::2], strict=True)]
         assert seen[0] >= before
-        assert merged_bytes in moved
+        assert seen == sorted(seen)
+        # Each tensor is merged, stepped and written.
+        assert len(set(seen)) >= 3 * len(theta)
+        assert seen[-1] - before >= 4 * sum(array.nbytes for array in theta.values())
 
     asyncio.run(main())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
 from typing import Any, Literal
 
 from swarm.core import keys
@@ -34,8 +34,8 @@ class Wrapped:
     async def read(self, key: str) -> bytes | None:
         return await self.around("read", key, lambda: self.inner.read(key))
 
-    async def read_into(self, key: str, buffer: bytearray | memoryview) -> int | None:
-        return await self.around("read_into", key, lambda: self.inner.read_into(key, buffer))
+    async def read_part(self, key: str, offset: int, buffer: bytearray | memoryview) -> int | None:
+        return await self.around("read_part", key, lambda: self.inner.read_part(key, offset, buffer))
 
     async def list(self, prefix: str, after: str = "") -> list[str]:
         return await self.around("list", prefix, lambda: self.inner.list(prefix, after))
@@ -114,7 +114,11 @@ class Witness(Wrapped):
         return await super().create(key, record)
 
     async def put(self, key: KeyOf, source: Source) -> str:
-        chunks: list[Buffer] = [bytes(chunk) for chunk in source]
+        chunks: list[Buffer]
+        if isinstance(source, AsyncIterable):
+            chunks = [bytes(chunk) async for chunk in source]
+        else:
+            chunks = [bytes(chunk) for chunk in source]
         data, name = b"".join(chunks), key if isinstance(key, str) else key()
         if self.store.objects.get(name, data) != data:
             self.wrongs.append(f"{name}: written twice")

@@ -125,7 +125,9 @@ CALLS: Calls = {
     "put, computed": (lambda f: None, lambda f: f.put(lambda: BLOB, blob()), BLOB),
     "read": (lambda f: f.create(RECORD, b"mine"), lambda f: f.read(RECORD), b"mine"),
     "read, missing": (lambda f: f.put(BLOB, blob()), lambda f: f.read(RECORD), None),
-    "read_into": (lambda f: f.put(BLOB, blob()), lambda f: f.read_into(BLOB, bytearray(9)), 5),
+    "read_part": (lambda f: f.put(BLOB, blob()), lambda f: f.read_part(BLOB, 0, bytearray(9)), 5),
+    "read_part, further on": (lambda f: f.put(BLOB, blob()), lambda f: f.read_part(BLOB, 2, bytearray(2)), 2),
+    "read_part, missing": (lambda f: f.create(RECORD, b"mine"), lambda f: f.read_part(BLOB, 2, bytearray(2)), None),
     "list": (lambda f: (f.put(BLOB, blob()), f.create(RECORD, b"mine")), lambda f: f.list("runs/", ""), [BLOB, RECORD]),
     "delete": (lambda f: (f.put(BLOB, blob()), f.create(RECORD, b"mine")), lambda f: f.delete([BLOB, RECORD]), None),
     "delete, missing": (lambda f: None, lambda f: f.delete([BLOB, RECORD]), None),
@@ -400,9 +402,10 @@ def test_reads_and_writes_that_the_system_cuts_short_are_whole(folder, faults, m
     monkeypatch.setattr(faults, "readv", lambda fd, views: os.readv(fd, [views[0][:short]]), raising=False)
     subject.put(BLOB, [data])
     assert subject.read(BLOB) == data
-    buffer = bytearray(210)
-    assert subject.read_into(BLOB, buffer) == 200
-    assert buffer == data + bytes(10)
+    for offset in (0, 1, 150):
+        buffer = bytearray(210)
+        assert subject.read_part(BLOB, offset, buffer) == 200 - offset
+        assert buffer == data[offset:] + bytes(10 + offset)
 
 
 def test_a_file_that_ends_too_early_is_never_given_out(folder, faults, monkeypatch):
@@ -414,4 +417,4 @@ def test_a_file_that_ends_too_early_is_never_given_out(folder, faults, monkeypat
     with pytest.raises(MailboxUnavailable):
         subject.read(BLOB)
     with pytest.raises(MailboxUnavailable):
-        subject.read_into(BLOB, bytearray(9))
+        subject.read_part(BLOB, 1, bytearray(9))

@@ -233,6 +233,83 @@ async def test_put_refuses_keys_of_other_kinds(a, key):
         await a.put(key, [b"x"])
 
 
+class Growing:
+    """A source that comes about while it is written."""
+
+    def __init__(self, chunks, error: BaseException | None = None, wait=None) -> None:
+        self.chunks, self.error, self.wait = chunks, error, wait
+        self.begun = self.closed = 0
+
+    async def __aiter__(self):
+        self.begun += 1
+        try:
+            for chunk in self.chunks:
+                await asyncio.sleep(0)
+                yield chunk
+            if self.wait is not None:
+                await self.wait.wait()
+            if self.error is not None:
+                raise self.error
+        finally:
+            self.closed += 1
+
+
+async def test_put_takes_chunks_as_they_come_about(a, b):
+    floats = memoryview(bytearray(b"abcdefgh")).cast("f")
+    source = Growing([b"12", bytearray(b"34"), b"", floats, *[bytes([n]) for n in range(20)]])
+    expected = b"1234abcdefgh" + bytes(range(20))
+    for machine in (a, b):  # repeated: from the start
+        assert await machine.put(lambda: BLOB, source) == BLOB
+        assert await b.read(BLOB) == expected
+    assert (source.begun, source.closed) == (2, 2)
+    await a.put("runs/run1/blobs/none", Growing([]))
+    assert await b.read("runs/run1/blobs/none") == b""
+
+
+async def test_a_source_may_read_the_mailbox_that_it_is_written_to(a):
+    await put(a, BLOB, bytes(range(100)))
+
+    async def copied():
+        for offset in range(0, 100, 7):
+            part = bytearray(7)
+            size = await a.read_part(BLOB, offset, part)
+            yield part[:size]
+
+    await a.put("runs/run1/blobs/copy", copied())
+    assert await a.read("runs/run1/blobs/copy") == bytes(range(100))
+
+
+async def test_a_growing_source_that_fails_leaves_nothing_and_its_error_gets_out(store, a):
+    for error in (ZeroDivisionError("mine"), FileNotFoundError("mine")):
+        for chunks in ([], [b"x"], [b"x" * 100] * 9):
+            source = Growing(chunks, error)
+            with pytest.raises(type(error), match="mine"):
+                await a.put(BLOB, source)
+            assert source.closed == 1
+    assert await a.list("runs/") == []
+    for path in store.paths:
+        assert list((path / "tmp").iterdir()) == []
+
+
+async def test_a_put_that_is_given_up_ends_its_source_and_leaves_no_object(store, a):
+    source = Growing([b"x"] * 9, wait=asyncio.Event())
+    putting = asyncio.create_task(a.put(BLOB, source))
+    while not source.begun:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    putting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await putting
+    assert source.closed == 1
+    assert await a.list("runs/") == []
+
+
+async def test_a_put_that_fails_ends_its_source(a):
+    source = Growing([b"x"] * 99)
+    with pytest.raises(InvalidKey):
+        await a.put(lambda: "runs/../x", source)
+    assert source.closed == 1
+
+
 # read
 
 
@@ -240,7 +317,7 @@ async def test_what_is_not_there_reads_as_none(a):
     await put(a, "runs/run1/x/y")
     for key in (ROUND, BLOB, "runs/run1/x/z", "runs/run1/x", "runs/run1/x/y/z", "runs/run2/x"):
         assert await a.read(key) is None
-        assert await a.read_into(key, bytearray(8)) is None
+        assert await a.read_part(key, 0, bytearray(8)) is None
 
 
 async def test_asking_too_early_does_not_hide_what_comes_later(a, b):
@@ -248,7 +325,7 @@ async def test_asking_too_early_does_not_hide_what_comes_later(a, b):
         key, blob = KEYS.round(n), f"runs/run1/blobs/{n}/x"
         for mailbox in (a, b):
             assert await mailbox.read(key) is None
-            assert await mailbox.read_into(blob, bytearray(8)) is None
+            assert await mailbox.read_part(blob, 0, bytearray(8)) is None
             assert await mailbox.list(f"runs/run1/blobs/{n}/") == []
         data = record(str(n))
         assert await a.create(key, data) is True
@@ -258,33 +335,70 @@ async def test_asking_too_early_does_not_hide_what_comes_later(a, b):
         assert await b.read(blob) == data
 
 
-async def test_read_into_fills_the_start_of_the_buffer(a, b):
+async def test_a_part_is_what_fits_from_the_offset_on(a, b):
     await put(a, BLOB, b"payload")
-    for buffer in (bytearray(b"." * 7), bytearray(b"." * 10)):
-        assert await b.read_into(BLOB, buffer) == 7
-        assert buffer == (b"payload" + b"." * 10)[: len(buffer)]
+    for offset in range(9):
+        for size in range(9):
+            buffer = bytearray(b"." * size)
+            part = b"payload"[offset : offset + size]
+            assert await b.read_part(BLOB, offset, buffer) == len(part)
+            assert buffer == part + b"." * (size - len(part))
     floats = memoryview(bytearray(b"." * 16)).cast("f")
-    assert await b.read_into(BLOB, floats) == 7
+    assert await b.read_part(BLOB, 0, floats) == 7
     assert bytes(floats) == b"payload" + b"." * 9
     large = bytearray(b"." * 20)
-    assert await b.read_into(BLOB, memoryview(large)[5:15]) == 7
-    assert large == b"....." + b"payload" + b"........"
+    assert await b.read_part(BLOB, 3, memoryview(large)[5:8]) == 3
+    assert large == b"....." + b"loa" + b"." * 12
 
 
-async def test_read_into_a_buffer_that_is_too_small_tells_the_size_and_leaves_it_alone(a):
+async def test_a_part_far_beyond_the_end_is_empty(a):
     await put(a, BLOB, b"payload")
-    for buffer in (bytearray(b"......"), bytearray()):
-        before = bytes(buffer)
-        assert await a.read_into(BLOB, buffer) == 7
-        assert buffer == before
-
-
-async def test_an_empty_object_reads_into_anything(a):
-    await put(a, BLOB, b"")
-    assert await a.read_into(BLOB, bytearray()) == 0
     buffer = bytearray(b"..")
-    assert await a.read_into(BLOB, buffer) == 0
+    for offset in (7, 8, 1 << 40):
+        assert await a.read_part(BLOB, offset, buffer) == 0
+    await put(a, "runs/run1/blobs/empty", b"")
+    assert await a.read_part("runs/run1/blobs/empty", 0, buffer) == 0
+    assert await a.read_part("runs/run1/blobs/empty", 0, bytearray()) == 0
     assert buffer == b".."
+
+
+async def test_a_part_needs_an_offset_and_room_to_write(a):
+    await put(a, BLOB, b"payload")
+    with pytest.raises(ValueError, match="offset"):
+        await a.read_part(BLOB, -1, bytearray(2))
+    with pytest.raises(TypeError):
+        await a.read_part(BLOB, 0, memoryview(b".."))
+
+
+async def test_an_object_that_goes_while_it_is_read_is_told_apart_from_its_end(a, b):
+    for n, elsewhere in enumerate((a, b)):
+        key, buffer = f"runs/run1/blobs/{n}", bytearray(4)
+        await put(a, key, b"payload!")
+        assert await a.read_part(key, 0, buffer) == 4
+        await elsewhere.delete([key])
+        assert await a.read_part(key, 4, buffer) is None
+        assert await a.read_part(key, 8, buffer) is None
+        await put(b, key, b"payload!")
+        assert await a.list("runs/run1/blobs/") == [key]
+        assert await a.read_part(key, 4, buffer) == 4
+        assert buffer == b"oad!"
+        await a.delete([key])
+
+
+async def test_parts_read_at_once_by_many_fit_together(store):
+    machines = [store.machine() for _ in range(3)]
+    for mailbox in machines:
+        await mailbox.open()
+    data = bytes(range(251)) * 1000
+    await machines[0].put(BLOB, [data])
+    into = [bytearray(len(data)) for _ in machines]
+
+    async def read(machine: int, offset: int) -> None:
+        part = memoryview(into[machine])[offset : offset + 9_999]
+        assert await machines[machine].read_part(BLOB, offset, part) == len(part)
+
+    await asyncio.gather(*(read(m, offset) for offset in range(0, len(data), 9_999) for m in range(3)))
+    assert into == [data] * 3
 
 
 async def test_a_large_object_is_whole(a, b):
@@ -292,7 +406,7 @@ async def test_a_large_object_is_whole(a, b):
     await a.put(BLOB, [data[: 5 << 20], data[5 << 20 :]])
     assert await b.read(BLOB) == data
     buffer = bytearray(len(data))
-    assert await b.read_into(BLOB, buffer) == len(data)
+    assert await b.read_part(BLOB, 0, buffer) == len(data)
     assert buffer == data
 
 
@@ -442,7 +556,7 @@ async def test_hostile_keys_are_refused_before_anything_is_touched(a, key):
         a.create(key, record()),
         a.create(f"{key}/record.json", record()) if key not in ("runs", "mailbox/other") else a.put(key, source()),
         a.read(key),
-        a.read_into(key, bytearray(4)),
+        a.read_part(key, 0, bytearray(4)),
         a.delete([key]),
     ):
         with pytest.raises(InvalidKey):

@@ -124,16 +124,20 @@ class Contract(RuleBasedStateMachine):
     def read(self, machine: int, fault: str | None, key: str) -> None:
         assert self.attempt(machine, fault, lambda: self.machines[machine].read(key)) == self.model.get(key)
 
-    @rule(machine=machines, fault=faults, key=records | objects, size=st.sampled_from([0, 31, 33, 4000]))
-    def read_into(self, machine: int, fault: str | None, key: str, size: int) -> None:
+    @rule(
+        machine=machines,
+        fault=faults,
+        key=records | objects,
+        offset=st.sampled_from([0, 1, 32, 900, 5000]),
+        size=st.sampled_from([0, 31, 33, 4000]),
+    )
+    def read_part(self, machine: int, fault: str | None, key: str, offset: int, size: int) -> None:
         buffer = bytearray(b"\xff" * size)
-        found = self.attempt(machine, fault, lambda: self.machines[machine].read_into(key, buffer))
+        found = self.attempt(machine, fault, lambda: self.machines[machine].read_part(key, offset, buffer))
         data = self.model.get(key)
-        assert found == (None if data is None else len(data))
-        if data is not None and len(data) <= size:
-            assert buffer == data + b"\xff" * (size - len(data))
-        else:
-            assert buffer == b"\xff" * size
+        part = (data or b"")[offset : offset + size]
+        assert found == (None if data is None else len(part))
+        assert buffer == part + b"\xff" * (size - len(part))
 
     @rule(machine=machines, fault=faults, prefix=st.sampled_from(PREFIXES), after=st.sampled_from(AFTERS))
     def list(self, machine: int, fault: str | None, prefix: str, after: str) -> None:

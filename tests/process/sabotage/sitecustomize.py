@@ -32,7 +32,7 @@ if kind:
         return real(self, name, source)
 
     if kind == "hang":
-        for name in ("open", "create", "put", "read", "read_into", "list", "names", "delete"):
+        for name in ("open", "create", "put", "read", "read_part", "list", "names", "delete"):
             setattr(FolderFiles, name, hanging(getattr(FolderFiles, name)))
     elif kind == "slow":
         FolderFiles.put = slow

@@ -1,0 +1,110 @@
+"""What an idle poll and joining cost in a run with some history."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from swarm.bench.options import Options
+from swarm.bench.runs import learner_record, new_run
+from swarm.core.records import Manifest, Participant, RoundRecord, body_sha256, encode
+from swarm.exchange import Exchange
+from swarm.learners.select import adapter_for
+from swarm.mailbox.folder import FolderMailbox
+from swarm.runtime.handoff import Handoff
+from swarm.runtime.participant import Participant as Learner
+from swarm.tasks.blank import build
+
+POLLS = 200
+
+
+class _Counting(FolderMailbox):
+    """Counts the calls."""
+
+    def __init__(self, location: str) -> None:
+        super().__init__(location)
+        self.calls: Counter[str] = Counter()
+
+    async def list(self, prefix: str, after: str = "") -> Any:
+        self.calls["list"] += 1
+        return await super().list(prefix, after)
+
+    async def names(self, prefix: str) -> Sequence[str]:
+        self.calls["names"] += 1
+        return await super().names(prefix)
+
+    async def read(self, key: str) -> bytes | None:
+        self.calls["read"] += 1
+        return await super().read(key)
+
+
+def history(options: Options) -> dict[str, object]:
+    """Joins a small model's run with `options.rounds` committed rounds and polls it. CPU and wall seconds."""
+    small = msgspec.structs.replace(options, params=min(options.params, 10_000), tensors=min(options.tensors, 10), fragments=1)
+    model, _ = build("numpy", small.shapes, seed=0)
+    adapter = adapter_for(model)
+    mailbox, manifest = asyncio.run(new_run(small, adapter))
+    _write_rounds(mailbox.location, manifest, options.rounds)
+    return asyncio.run(_measure(mailbox.location, manifest, adapter))
+
+
+async def _measure(location: str, manifest: Manifest, adapter: Any) -> dict[str, object]:
+    mailbox = _Counting(location)
+    started = time.process_time(), time.perf_counter()
+    await mailbox.open()
+    learner = Learner(
+        Exchange(mailbox, manifest),
+        learner_record("bench"),
+        Handoff(),
+        schema=adapter.schema(),
+        gone=lambda other: False,
+        alive=lambda other: False,
+    )
+    await learner.join()
+    joined = time.process_time() - started[0], time.perf_counter() - started[1]
+    await learner.poll()
+    mailbox.calls.clear()
+    started_s = time.process_time()
+    for _ in range(POLLS):
+        await learner.poll()
+    poll_s = (time.process_time() - started_s) / POLLS
+    calls = {op: round(n / POLLS, 2) for op, n in mailbox.calls.items()}
+    newest = learner.newest
+    await learner.leave()
+    return {"join_s": joined[0], "join_wall_s": joined[1], "poll_s": poll_s, "poll_calls": calls, "rounds": newest + 1}
+
+
+def _write_rounds(location: str, manifest: Manifest, rounds: int) -> None:
+    """Straight into the folder, as closers would have written them: a mailbox would make each of them durable."""
+    place, parent = Exchange(FolderMailbox(location), manifest).keys, None
+    for n in range(rounds):
+        taken = tuple(
+            Participant(
+                learner=name, unit=name, weight=1.0, tokens=100, steps=10, train_loss=1.0, seconds_s=1.0, size_bytes=1000
+            )
+            for name in ("ann", "bob")
+        )
+        record = RoundRecord(
+            round=n,
+            fragment=0,
+            step=n + 1,
+            version=-1,
+            parent=parent,
+            participants=taken,
+            rejected=(),
+            theta=manifest.init[0],
+            outer=None,
+            closer="ann",
+        )
+        data = encode(record, nonce=f"{n:032x}")
+        path = os.path.join(location, place.round(n))
+        os.makedirs(os.path.dirname(path))
+        with open(path, "wb") as file:
+            file.write(data)
+        parent = body_sha256(data)

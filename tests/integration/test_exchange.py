@@ -1,0 +1,351 @@
+"""Runs created by several at once, payloads read and written in parts, checkpoints, and what is swept."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+import swarm.exchange
+from swarm.core.errors import MailboxUnavailable, PayloadCorrupt, PayloadMissing, SchemaMismatch
+from swarm.core.fragments import by_bytes
+from swarm.core.records import INIT, Checkpoint, Manifest, PayloadRef, TaskRef, encode
+from swarm.core.specs import DiLoCo
+from swarm.exchange import Exchange, create_run
+from swarm.mailbox.faults import Fault, FaultyMailbox
+from swarm.mailbox.memory import MemoryMailbox, MemoryStore
+from swarm.tape import read_manifest
+from swarm.tensors.payload import Packed
+from swarm.tensors.schema import Schema, TensorSpec
+from tests.integration.simulation import SHAPES, model, new_run, virtually
+from tests.integration.wrappers import Wrapped
+
+SPEC = DiLoCo(sync_every=4, fragments=2)
+
+
+def draft(seed: int, fragments: int = 2) -> tuple[Manifest, list[dict[str, np.ndarray]]]:
+    """A manifest that is not written yet, and its Θ⁰."""
+    schema = Schema(TensorSpec(name, "F32", shape) for name, shape in SHAPES.items())
+    manifest = Manifest(
+        run="testrun1",
+        name=f"by-{seed}",
+        algorithm=msgspec.structs.replace(SPEC, fragments=fragments),
+        task=TaskRef(name="none"),
+        tensors=tuple(schema),
+        schema_sha256=schema.digest,
+        init=(),
+    )
+    theta = model(seed)
+    return manifest, [{n: theta[n] for n in names} for names in by_bytes(schema, fragments)]
+
+
+# Creating
+
+
+def test_of_several_that_create_one_run_exactly_one_does_and_the_others_adopt_it() -> None:
+    async def main() -> None:
+        store = MemoryStore()
+        made = await asyncio.gather(*(create_run(MemoryMailbox(store), *draft(seed)) for seed in range(5)))
+        assert [created for _, created in made].count(True) == 1
+        assert len({manifest for manifest, _ in map(hashable, made)}) == 1
+        manifest = made[0][0]
+        assert await read_manifest(MemoryMailbox(store), "testrun1") == manifest
+        exchange = Exchange(MemoryMailbox(store), manifest)
+        winner = int(manifest.name.removeprefix("by-"))
+        for fragment, ref in enumerate(manifest.init):
+            for name, array in (await exchange.fetch(fragment, ref)).items():
+                assert array.tobytes() == model(winner)[name].tobytes()
+
+    virtually(main())
+
+
+def hashable(made: tuple[Manifest, bool]) -> tuple[bytes, bool]:
+    return msgspec.json.encode(made[0]), made[1]
+
+
+@pytest.mark.parametrize("kind", ["fail", "lose"])
+@pytest.mark.parametrize("calls", range(3))
+def test_creating_again_after_a_failure_or_a_lost_reply_gives_the_same_run(kind: Any, calls: int) -> None:
+    async def main() -> None:
+        mailbox = FaultyMailbox(MemoryMailbox(MemoryStore()), [Fault(kind, skip=calls)])
+        with pytest.raises(MailboxUnavailable):
+            await create_run(mailbox, *draft(1), nonce="mine")
+        manifest, created = await create_run(mailbox, *draft(1), nonce="mine")
+        assert created, "whoever made it and did not hear so hears it now"
+        assert await create_run(mailbox, *draft(1), nonce="mine") == (manifest, True)
+        assert await create_run(mailbox, *draft(2), nonce="another") == (manifest, False)
+        assert await create_run(mailbox, *draft(1)) == (manifest, False)
+        assert await read_manifest(mailbox, "testrun1") == manifest
+
+    virtually(main())
+
+
+def test_what_the_losers_of_a_creation_wrote_is_swept_after_two_cycles_and_not_before() -> None:
+    async def main() -> None:
+        store = MemoryStore()
+        (manifest, _), *_ = [await create_run(MemoryMailbox(store), *draft(seed)) for seed in range(3)]
+        exchange = Exchange(MemoryMailbox(store), manifest)
+        prefix = f"{exchange.keys.root}/blobs/init/"
+        assert len(await exchange.mailbox.list(prefix)) == 6
+        assert await exchange.sweep(3, fetching=frozenset()) == 0
+        assert await exchange.sweep(4, fetching=frozenset()) == 4
+        assert await exchange.mailbox.list(prefix) == [exchange.key_of(k, ref) for k, ref in enumerate(manifest.init)]
+        assert await exchange.sweep(5, fetching=frozenset()) == 0
+
+    virtually(main())
+
+
+# Parts
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of 40 bytes: a payload of the small model takes many."""
+    monkeypatch.setattr(swarm.exchange, "PART_BYTES", 40)
+    monkeypatch.setattr(swarm.exchange, "HEAD_BYTES", 24)
+
+
+async def stored(tensors: dict[str, np.ndarray]) -> tuple[MemoryStore, Exchange, PayloadRef]:
+    store = MemoryStore()
+    exchange = Exchange(MemoryMailbox(store), await new_run(store, DiLoCo(sync_every=4), rounds=None))
+    return store, exchange, await exchange.store(0, tensors)
+
+
+def named(tensors: dict[str, np.ndarray]) -> list[tuple[str, str, tuple[int, ...]]]:
+    return [(name, "F32", array.shape) for name, array in tensors.items()]
+
+
+async def streamed(
+    exchange: Exchange, ref: PayloadRef, tensors: dict[str, np.ndarray], owner: dict[str, str]
+) -> dict[str, Any]:
+    """What a stream gave, copied, by parameter."""
+    found: dict[str, Any] = {}
+    async for parameter, arrays in exchange.stream(exchange.key_of(0, ref), ref, named(tensors), owner):
+        assert parameter not in found
+        found[parameter] = {name: array.copy() for name, array in arrays.items()}
+    return found
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_payload_is_read_in_parts_that_show_as_progress() -> None:
+    class Noting(Wrapped):
+        async def around(self, op: str, key: str, call: Callable[[], Awaitable[Any]]) -> Any:
+            if op == "read_part":
+                seen.append(reader.progress_bytes)
+            return await call()
+
+    seen: list[int] = []
+    reader: Exchange
+
+    async def main() -> None:
+        nonlocal reader
+        tensors = model(3)
+        store, exchange, ref = await stored(tensors)
+        reader = Exchange(Noting(MemoryMailbox(store)), exchange.manifest)
+        got = await reader.fetch(0, ref)
+        assert {name: array.tobytes() for name, array in got.items()} == {n: a.tobytes() for n, a in tensors.items()}
+        assert len(seen) == -(-ref.size_bytes // 40)
+        assert seen == sorted(set(seen))
+        assert reader.progress_bytes == reader.received_bytes == ref.size_bytes
+        seen.clear()
+        found = await streamed(reader, ref, tensors, {name: name for name in tensors})
+        assert {name: arrays[name].tobytes() for name, arrays in found.items()} == {n: a.tobytes() for n, a in tensors.items()}
+        assert len(seen) > 5
+        assert seen == sorted(set(seen))
+        assert reader.received_bytes == 2 * ref.size_bytes
+
+    virtually(main())
+
+
+@pytest.mark.parametrize("part_bytes", [1, 40, 100, 1 << 20])
+def test_tensors_of_one_parameter_come_together_wherever_they_stand(monkeypatch: pytest.MonkeyPatch, part_bytes: int) -> None:
+    async def main() -> None:
+        rng = np.random.default_rng(0)
+        sizes = {"a": 30, "a-b": 3, "a.scale": 1, "a-b.scale": 1, "c": 0, "c.scale": 1}
+        tensors = {name: rng.standard_normal(size).astype(np.float32) for name, size in sizes.items()}
+        owner = {name: name.removesuffix(".scale") for name in tensors}
+        monkeypatch.setattr(swarm.exchange, "PART_BYTES", part_bytes)
+        _, exchange, ref = await stored(tensors)
+        found = await streamed(exchange, ref, tensors, owner)
+        assert set(found) == {"a", "a-b", "c"}
+        for parameter, arrays in found.items():
+            assert set(arrays) == {parameter, f"{parameter}.scale"}
+            assert all(array.tobytes() == tensors[name].tobytes() for name, array in arrays.items())
+
+    virtually(main())
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("how", ["a bit of the header", "the last bit", "shorter", "longer", "gone", "another tensor", "size"])
+def test_damage_comes_out_by_name_however_it_is_read(how: str) -> None:
+    async def main() -> None:
+        tensors = model(3)
+        store, exchange, ref = await stored(tensors)
+        key, expected = exchange.key_of(0, ref), PayloadCorrupt
+        data = store.objects[key]
+        wanted = dict(tensors)
+        match how:
+            case "a bit of the header":  # a name's letter, of which the header says nothing wrong
+                store.objects[key] = data.replace(b"b.bias", b"b.bjas")
+                expected = (PayloadCorrupt, SchemaMismatch)
+            case "the last bit":
+                store.objects[key] = data[:-1] + bytes([data[-1] ^ 1])
+            case "shorter":
+                store.objects[key] = data[:-1]
+            case "longer":
+                store.objects[key] = data + b"x"
+            case "gone":
+                del store.objects[key]
+                expected = PayloadMissing
+            case "another tensor":
+                wanted["d"] = np.zeros(3, np.float32)
+                expected = SchemaMismatch
+            case "size":
+                ref = msgspec.structs.replace(ref, size_bytes=1 << 40)
+        with pytest.raises(expected):
+            await streamed(exchange, ref, wanted, {name: name for name in wanted})
+        if how != "another tensor":
+            with pytest.raises(expected):
+                await exchange.fetch(0, ref)
+
+    virtually(main())
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_payload_that_goes_while_it_is_read_is_missing() -> None:
+    async def main() -> None:
+        tensors = model(3)
+        store, exchange, ref = await stored(tensors)
+
+        class Gone(Wrapped):
+            async def around(self, op: str, key: str, call: Callable[[], Awaitable[Any]]) -> Any:
+                result = await call()
+                store.objects.pop(key, None)
+                return result
+
+        with pytest.raises(PayloadMissing):
+            await Exchange(Gone(MemoryMailbox(store)), exchange.manifest).fetch(0, ref)
+
+    virtually(main())
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_payload_that_grows_has_the_bytes_of_one_that_is_there(order: int) -> None:
+    async def main() -> None:
+        tensors = {
+            "a": np.arange(9.0, dtype="f"),
+            "a-b": np.ones((2, 3), "f"),
+            "a.scale": np.ones((), "f"),
+            "b": np.ones(0, "f"),
+        }
+        store, exchange, ref = await stored(tensors)
+        twin = Exchange(MemoryMailbox(MemoryStore()), exchange.manifest)
+
+        async def come() -> AsyncIterator[dict[str, np.ndarray]]:
+            for name in sorted(tensors)[::order]:
+                await asyncio.sleep(0)
+                yield {name: tensors[name]}
+
+        assert await twin.store_growing(0, named(tensors), come) == ref
+        assert twin.mailbox.store.objects[twin.key_of(0, ref)] == store.objects[exchange.key_of(0, ref)]  # type: ignore[attr-defined]
+        assert twin.sent_bytes == ref.size_bytes
+
+        async def too_few() -> AsyncIterator[dict[str, np.ndarray]]:
+            yield {"a": tensors["a"]}
+
+        with pytest.raises(ValueError, match="announced"):
+            await twin.store_growing(1, named(tensors), too_few)
+        assert not [key for key in twin.mailbox.store.objects if "/0000000001/" in key]  # type: ignore[attr-defined]
+
+    virtually(main())
+
+
+# Checkpoints
+
+
+async def kept(exchange: Exchange, *rounds: int) -> None:
+    for round in rounds:
+        theta = model(round)
+        await exchange.keep_checkpoint(
+            round, {k: {name: theta[name] for name in names} for k, names in enumerate(exchange.plan)}
+        )
+
+
+async def run_of(fragments: int = 2, **changes: Any) -> tuple[MemoryStore, Exchange]:
+    store = MemoryStore()
+    manifest, init = draft(7, fragments)
+    manifest, _ = await create_run(MemoryMailbox(store), msgspec.structs.replace(manifest, **changes), init)
+    return store, Exchange(MemoryMailbox(store), manifest)
+
+
+def test_checkpoints_are_the_parameters_of_their_round_and_the_newest_of_them_stay() -> None:
+    async def main() -> None:
+        store, exchange = await run_of(checkpoints_kept=2)
+        assert await exchange.checkpoints() == []
+        await kept(exchange, 1, 5, 9)
+        await kept(exchange, 9)
+        assert await exchange.checkpoints() == [5, 9]
+        for round in (5, 9):
+            got = await exchange.fetch_checkpoint(round)
+            assert {name: array.tobytes() for name, array in got.items()} == {n: a.tobytes() for n, a in model(round).items()}
+        with pytest.raises(PayloadMissing):
+            await exchange.fetch_checkpoint(1)
+        blobs = [key for key in store.objects if "/blobs/checkpoints/" in key]
+        assert len(blobs) == 4
+        assert await exchange.sweep(100, fetching=frozenset()) == 0
+        assert [key for key in store.objects if "/blobs/checkpoints/" in key] == blobs
+
+    virtually(main())
+
+
+def test_a_checkpoint_that_is_begun_anew_after_any_failure_is_whole_and_leaves_nothing_else() -> None:
+    async def main() -> None:
+        for kind in ("fail", "lose"):
+            for calls in range(12):
+                store, exchange = await run_of(checkpoints_kept=1)
+                await kept(exchange, 1)
+                faulty = FaultyMailbox(exchange.mailbox, [Fault(kind, skip=calls)])  # type: ignore[arg-type]
+                exchange.mailbox = faulty
+                try:
+                    await kept(exchange, 5)
+                except MailboxUnavailable:
+                    for round in await exchange.checkpoints():  # records first: what is listed is there
+                        await exchange.fetch_checkpoint(round)
+                (left,) = faulty.plan
+                faulty.plan = []
+                await kept(exchange, 9)
+                assert await exchange.checkpoints() == [9]
+                await exchange.fetch_checkpoint(9)
+                assert len([key for key in store.objects if "/blobs/checkpoints/" in key]) == 2
+            assert left.skip > 0, "every call was tried"
+
+    virtually(main())
+
+
+def test_a_checkpoint_of_another_round_or_model_is_refused_by_name() -> None:
+    async def main() -> None:
+        store, exchange = await run_of()
+        await kept(exchange, 5)
+        for record in (
+            Checkpoint(round=4, theta=exchange.manifest.init),
+            Checkpoint(round=5, theta=exchange.manifest.init[:1]),
+        ):
+            store.objects[exchange.keys.checkpoint(5)] = encode(record, nonce="x")
+            with pytest.raises(Exception, match="is the checkpoint of round"):
+                await exchange.fetch_checkpoint(5)
+        packed = Packed({"other": np.zeros(3, np.float32)})
+        data = b"".join(bytes(chunk) for chunk in packed)
+        sha256 = hashlib.sha256(data).hexdigest()
+        refs = tuple(PayloadRef(round=INIT, sha256=sha256, size_bytes=len(data)) for _ in exchange.plan)
+        store.objects[exchange.keys.checkpoint(5)] = encode(Checkpoint(round=5, theta=refs), nonce="x")
+        for fragment in range(2):
+            store.objects[exchange.keys.checkpoint_blob(5, fragment, sha256)] = data
+        with pytest.raises(SchemaMismatch, match="other"):
+            await exchange.fetch_checkpoint(5)
+
+    virtually(main())
