@@ -45,9 +45,9 @@ async def _kept(exchange: Exchange, round: int) -> tuple[int, Mapping[str, NDArr
     if round in every:
         return round, await exchange.fetch_checkpoint(round)
     if round == await exchange.newest_round():
-        found = await newest(exchange)
-        if found[0] == round:  # else another one was committed meanwhile
-            return found
+        now = await newest(exchange)
+        if now[0] == round:  # else another one was committed meanwhile
+            return now
     kept = ", ".join(map(str, every)) or "none"
     raise UsageError(
         f"no parameters were kept after round {round} of {exchange.manifest.name}; rounds with a checkpoint: {kept}"
