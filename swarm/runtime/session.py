@@ -65,7 +65,7 @@ class Session:
             raise RunConfigMismatch(differing)
         self.adapter, self._emit, self._evaluate, self._stall_s = adapter, emit, evaluate, stall_s
         self._local, self._task = local, task
-        self._handoff = Handoff()
+        self._handoff = Handoff(evaluates=evaluate is not None)
         self._exchange = Exchange(mailbox, manifest, offload=offload)
         self._participant = Participant(
             self._exchange,
@@ -143,6 +143,11 @@ class Session:
     def me(self) -> LearnerRecord:
         """This learner as it joined."""
         return self._participant.me
+
+    @property
+    def ended(self) -> Ended | None:
+        """How it ended, once the iteration is over."""
+        return self._ended
 
     def leave(self) -> None:
         """Stop after the step under way, or give up joining. May be called from any thread, and from a signal handler."""
