@@ -95,11 +95,14 @@ class Fragment:
             accepted = counted is not None and pending.is_(counted)
         else:
             pending = None
-        spoiled = any(v.refused for v in verdicts.values())
+        spoiled = False
         for round, found in verdicts.items():
-            if found.counted is not None and not (accepted and pending is not None and round == pending.round):
+            mine = pending is not None and round == pending.round
+            if found.counted is not None and not (mine and accepted):
                 # A former incarnation's, which held steps that these repeat, and the residual: nothing is counted twice.
                 spoiled, self.residual = True, {}
+            elif found.refused and not (mine and pending is not None and not pending.work.steps):  # else given up already
+                spoiled = True
         if accepted:
             assert pending is not None
             if pending.kept:
