@@ -152,10 +152,11 @@ class Exchange(Tape):
         return tensors
 
     async def stream(
-        self, key: str, ref: PayloadRef, wanted: Sequence[Named], owner: Mapping[str, str]
+        self, key: str, ref: PayloadRef, wanted: Sequence[Named], owner: Mapping[str, str], *, written: bool = False
     ) -> AsyncGenerator[dict[str, dict[str, NDArray[Any]]], None]:
         """The payload's tensors as they are read, some at a time, put together by parameter: parameter → read-only arrays by
         name, good until the next turn. `wanted`: exactly what it must hold; `owner`: names of tensors → names of parameters.
+        `written`: the arrays may be written to, and be given to a put that writes them on, as far as a Source may change.
 
         Whether the bytes are what was promised is known at the end only: until this raises PayloadCorrupt there, or does not,
         whatever is made of them must be kept from everybody's eyes. Raises PayloadMissing, HeaderError and SchemaMismatch too.
@@ -174,10 +175,13 @@ class Exchange(Tape):
         check_listed(entries, wanted)
         sha.update(head[:begin])
         spans = spans_of(entries, owner, limit_bytes=PART_BYTES)
-        buffer = np.empty(max((span.end - span.begin for span in spans), default=0) + 1, np.uint8).data
+        largest = max((span.end - span.begin for span in spans), default=0) + 1
+        # Of the large ones each has memory of its own, if need be: a few of these at once would be too much.
+        ring = _Ring(4, min(largest, PART_BYTES + 1)) if written else _Ring(1, largest)
         gathering = Gathering(owner)
         for span in spans:
             size, last = span.end - span.begin, span is spans[-1]
+            buffer = ring.next(size + 1)
             for at in range(0, size, PART_BYTES):
                 part = buffer[at : min(at + PART_BYTES, size)]
                 end = at + len(part) + (last and at + len(part) == size)
@@ -301,6 +305,24 @@ class Exchange(Tape):
         if doomed:
             await self.mailbox.delete(doomed)
         return len(doomed)
+
+
+class _Ring:
+    """Buffers that are used in turn: memory that is asked for anew is slow at first."""
+
+    def __init__(self, count: int, size: int) -> None:
+        self._count, self._size = count, size
+        self._buffers: collections.deque[memoryview] = collections.deque()
+
+    def next(self, size: int) -> memoryview:
+        """At least `size` bytes."""
+        if size > self._size:
+            return np.empty(size, np.uint8).data
+        if len(self._buffers) == self._count:
+            self._buffers.rotate(-1)
+        else:
+            self._buffers.append(np.empty(self._size, np.uint8).data)
+        return self._buffers[-1]
 
 
 class _Counted:

@@ -162,7 +162,7 @@ class Merger:
         update: dict[str, NDArray[Any]] = {}
 
         def step(name: str, kept: Mapping[str, NDArray[Any]] | None) -> Mapping[str, NDArray[Any]]:
-            stepped = commit(specs[name], self._how, theta=self.theta[name], outer=kept, delta=fold.result(name))
+            stepped = commit(specs[name], self._how, theta=self.theta[name], outer=kept, delta=fold.result(name), in_place=True)
             theta[name] = stepped.theta
             update.update(stepped.update)
             return stepped.outer
@@ -186,7 +186,7 @@ class Merger:
             return
         key, wanted = self.exchange.key_of(self.fragment, ref), self._how.outer_specs(self.specs)
         owner = {name: spec.name for spec in self.specs for name, _, _ in self._how.outer_specs([spec])}
-        async with contextlib.aclosing(self.exchange.stream(key, ref, wanted, owner)) as read:
+        async with contextlib.aclosing(self.exchange.stream(key, ref, wanted, owner, written=True)) as read:
             async for parameters in read:
                 for name, kept in parameters.items():
                     yield name, kept

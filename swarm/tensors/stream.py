@@ -80,7 +80,7 @@ class Growing:
     the same bytes.
 
     `tensors` gives an iterator over maps of names to C-contiguous arrays, in any order; one that comes before its turn is
-    held back. Each array must stay as it is until the put has ended. Hashing is done by `offload`.
+    held back in a copy. Each array must stay as it is as long as a chunk of a Source must. Hashing is done by `offload`.
     """
 
     def __init__(
@@ -122,6 +122,8 @@ class Growing:
                     yield chunk
                     self.size_bytes += len(chunk)
                     self._progressed(len(chunk))
+            for name in waiting.keys() & tensors.keys():
+                waiting[name] = waiting[name].copy()
         if turn < len(self._order) or waiting:
             raise ValueError(f"not the tensors that were announced: {self._order[turn:]}, {sorted(waiting)}")
         self._sha256 = sha.hexdigest()

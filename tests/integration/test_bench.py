@@ -25,7 +25,7 @@ def bench(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.process
 def test_it_measures_everything_and_leaves_nothing(tmp_path: Path) -> None:
-    done = bench(tmp_path, "--json", "--rounds", "3", "--delta-dtype", "F8_E4M3", "--merge", "rda")
+    done = bench(tmp_path, "--json", "--rounds", "3", "--delta-dtype", "BF16", "--merge", "rda")
     assert done.returncode == 0, done.stderr
     (line,) = done.stdout.splitlines()
     found = json.loads(line)
@@ -34,7 +34,7 @@ def test_it_measures_everything_and_leaves_nothing(tmp_path: Path) -> None:
     for name, figure in figures.items():
         assert figure["value"] is None or figure["holds"] == (figure["value"] <= figure["bound"]), name
     assert figures["lists_10"]["value"] == figures["lists_9999"]["value"] == 4
-    assert found["options"]["delta_dtype"] == "F8_E4M3"
+    assert found["options"]["delta_dtype"] == "BF16"
     assert all(seconds > 0 for seconds in found["limits"].values())
     assert [history["rounds"] for history in found["histories"]] == [10, 9_999]
     assert list(tmp_path.iterdir()) == []
