@@ -105,6 +105,8 @@ class Session:
             start = self._start.result()
             if start is None:
                 return self
+            self._start = Future()  # nobody else needs Θ⁰, which is as large as the model
+            self._start.set_result(None)
             manifest = self._exchange.manifest
             self._inner = InnerLoop(
                 self.adapter, manifest.algorithm, plan=self._exchange.plan, schedule=self._exchange.schedule, start=start
@@ -209,11 +211,10 @@ class Session:
 
     async def _follow(self) -> None:
         try:
-            start = await self._participant.join()
+            self._start.set_result(await self._participant.join())
         except Exception as error:
             self._start.set_exception(error)
             return
-        self._start.set_result(start)
         try:
             await self._participant.run()
         except Exception as error:

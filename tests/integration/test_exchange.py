@@ -125,9 +125,10 @@ async def streamed(
 ) -> dict[str, Any]:
     """What a stream gave, copied, by parameter."""
     found: dict[str, Any] = {}
-    async for parameter, arrays in exchange.stream(exchange.key_of(0, ref), ref, named(tensors), owner):
-        assert parameter not in found
-        found[parameter] = {name: array.copy() for name, array in arrays.items()}
+    async for parameters in exchange.stream(exchange.key_of(0, ref), ref, named(tensors), owner):
+        assert not found.keys() & parameters.keys()
+        for parameter, arrays in parameters.items():
+            found[parameter] = {name: array.copy() for name, array in arrays.items()}
     return found
 
 
