@@ -231,8 +231,10 @@ def new_run(
     seed: int | None = None,
     name: str | None = None,
     eval_every: int = 1,
+    attach: bool | None = None,
 ) -> CreateRun:
-    """A run to be made by a worker; its options are checked here. Raises UsageError, TaskUnknown."""
+    """A run to be made by a worker; its options are checked here. `attach`: the data that its order gives; None: if that is
+    under 1 GiB. Raises UsageError, TaskUnknown."""
     try:
         chosen = registry.get(task)
     except TaskUnknown as error:
@@ -255,6 +257,7 @@ def new_run(
         rounds=rounds,
         seed=random.randrange(2**32) if seed is None else seed,
         eval_every=eval_every,
+        attach=attach,
     )
 
 

@@ -22,11 +22,10 @@ import msgspec
 import psutil
 
 from swarm import __version__
-from swarm.core.errors import INTERRUPTED, SwarmError, UsageError
+from swarm.core.errors import INTERRUPTED, DataMissing, SwarmError, UsageError
 from swarm.core.events import Building, Created, Failed, WorkerEvent
-from swarm.core.fragments import by_bytes
 from swarm.core.jobs import CreateRun, Export, Generate, Learn, Order
-from swarm.core.records import LearnerRecord, Manifest, TaskRef
+from swarm.core.records import DataRef, LearnerRecord, Manifest, TaskRef
 from swarm.core.sentences import sentence
 from swarm.host.identity import Identity, holder, identity, note_process, process_alive, process_gone
 from swarm.mailbox import open_mailbox
@@ -34,7 +33,7 @@ from swarm.tape import read_manifest
 
 if TYPE_CHECKING:
     from swarm.mailbox.contract import Mailbox
-    from swarm.tasks.contract import Trainable
+    from swarm.tasks.contract import Task, Trainable
 
 _INTERRUPTED = Failed(error="KeyboardInterrupt", message="interrupted", exit_code=INTERRUPTED)
 
@@ -76,7 +75,7 @@ def main(argv: list[str] | None = None) -> int:
             case Export():
                 return export(order)
             case Generate():
-                return generate(order)
+                return generate(order, emit)
     except SwarmError as error:
         emit(Failed(error=type(error).__name__, message=str(error), exit_code=error.exit_code))
         return error.exit_code
@@ -90,6 +89,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def learn(order: Learn, me: Identity, emit: EventFile) -> int:
+    from swarm.runtime.attached import task_data
     from swarm.runtime.session import Session
 
     leave = _leave_on_signals(emit)
@@ -105,7 +105,8 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
             return 0
     if trainable is None:
         emit(Building(what=f"{manifest.task.name} for run {manifest.name}"))
-        trainable = _build(manifest.task, manifest.seed, order)
+        with task_data(mailbox, manifest, order.data, emit) as data:
+            trainable = _build(manifest.task, manifest.seed, order, data)
     record = LearnerRecord(
         learner=order.learner,
         incarnation=1,
@@ -146,13 +147,16 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
 def _create(order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emit: EventFile) -> tuple[Manifest, Trainable]:
     """Make the run: its Θ⁰ is this machine's freshly initialised model."""
     from swarm.exchange import create_run
+    from swarm.runtime.attached import attach_patiently, chosen
     from swarm.tasks import registry
 
     task = registry.get(create.task)
-    data = tuple(task.data(Path(order.data) if order.data else None))
+    path = Path(order.data) if order.data else None
+    data = tuple(task.data(path))
+    file = None if path is None or _shipped(task, data) else chosen(path, data, wanted=create.attach, emit=emit)
     named = TaskRef(name=create.task, options=create.options, data=data)
     emit(Building(what=f"{create.task} for a new run"))
-    trainable = _build(named, create.seed, order)
+    trainable = _build(named, create.seed, order, path)
     schema = trainable.adapter.schema()
     manifest = Manifest(
         run=create.run,
@@ -168,12 +172,22 @@ def _create(order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emi
         created_by=me.machine_name,
     )
     theta = trainable.adapter.snapshot()
-    init = [{name: theta[name] for name in names} for names in by_bytes(schema, create.algorithm.fragments)]
+    init = [{name: theta[name] for name in names} for names in manifest.plan]
+    if file is not None:
+        ref = asyncio.run(attach_patiently(mailbox, create.run, file, emit))
+        manifest = msgspec.structs.replace(manifest, files=(ref,))
     manifest, _ = asyncio.run(create_run(mailbox, manifest, init))
     return manifest, trainable
 
 
-def _build(named: TaskRef, seed: int, order: Learn | Generate) -> Trainable:
+def _shipped(task: Task, data: tuple[DataRef, ...]) -> bool:
+    """Whether it is the data that comes with swarm, and so is everywhere."""
+    with contextlib.suppress(DataMissing):
+        return [(ref.sha256, ref.size_bytes) for ref in task.data(None)] == [(ref.sha256, ref.size_bytes) for ref in data]
+    return False
+
+
+def _build(named: TaskRef, seed: int, order: Learn | Generate, data: Path | None) -> Trainable:
     from swarm.learners.devices import resolve
     from swarm.tasks import registry
 
@@ -184,7 +198,7 @@ def _build(named: TaskRef, seed: int, order: Learn | Generate) -> Trainable:
         device=device,
         options=named.options,
         data=list(named.data),
-        data_path=Path(order.data) if order.data else None,
+        data_path=data,
         seed=seed,
     )
 
@@ -212,9 +226,14 @@ def export(order: Export) -> int:
     return 0
 
 
-def generate(order: Generate) -> int:
+def generate(order: Generate, emit: EventFile) -> int:
+    from swarm.runtime.attached import task_data
+
     manifest, theta = asyncio.run(_newest(order.mailbox, order.run))
-    trainable = _build(manifest.task, manifest.seed, order)
+    mailbox = open_mailbox(order.mailbox)
+    asyncio.run(mailbox.open())
+    with task_data(mailbox, manifest, order.data, emit) as data:
+        trainable = _build(manifest.task, manifest.seed, order, data)
     write = getattr(trainable, "generate", None)
     if write is None:
         raise UsageError(f"task {manifest.task.name} of run {manifest.name} writes no text")

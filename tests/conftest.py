@@ -11,5 +11,6 @@ def state_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "state"
     monkeypatch.setenv("SWARM_STATE_DIR", str(folder))
     monkeypatch.setenv("SWARM_CONFIG", str(tmp_path / "config" / "settings.toml"))
+    monkeypatch.setenv("SWARM_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("SWARM_MAILBOX", raising=False)
     return folder

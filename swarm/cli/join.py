@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from swarm import api
-from swarm.cli.common import json_option, learner_options, mailbox_option, remember, wait_for, where
+from swarm.cli.common import json_option, learner_options, mailbox_option, remember, say, wait_for, where
 from swarm.core.errors import NothingToJoin
-from swarm.core.sentences import plain
+from swarm.core.sentences import amount, plain
 
 
 @click.command()
@@ -33,6 +33,9 @@ def join(
     location = where(mailbox)
     manifest = wait_for(_chosen(location, run))
     remember(location)
+    if data is None:
+        for file in manifest.files:
+            say(f"{plain(manifest.name)} brings {plain(file.name)} along, {amount(file.size_bytes)}")
     order = api.learn_order(
         location,
         manifest.run,

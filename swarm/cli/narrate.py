@@ -14,9 +14,9 @@ from swarm import launcher
 from swarm.cli.common import put, say
 from swarm.core import errors
 from swarm.core.errors import INTERRUPTED
-from swarm.core.events import Ended, Failed, Joined, Stepped, WorkerEvent
+from swarm.core.events import Ended, Failed, Joined, Stepped, Transfer, WorkerEvent
 from swarm.core.jobs import Learn
-from swarm.core.sentences import number, plain, sentence
+from swarm.core.sentences import number, plain, sentence, transferred
 
 LOOK_S = 0.1
 JOINING_S = 60.0  # a lease may have to run out before a learner id is free
@@ -161,6 +161,8 @@ def tell(event: WorkerEvent, progress: Progress, who: str = "") -> None:
         loss = f"loss {number(event.loss)}  " if event.loss is not None else ""
         step = f"step {event.step}/{event.steps_before}"
         progress.show(f"{prefix}round {event.round}  {step}  {loss}{event.tokens_per_s:,.0f} tokens/s")
+    elif isinstance(event, Transfer) and line is None:
+        progress.show(f"{prefix}{transferred(event)}")
     elif line is not None:
         progress.clear()
         say(f"{prefix}{line}")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import subprocess
 import sys
 
 import click
 
 from swarm import api, launcher
+from swarm.cli import narrate
 from swarm.cli.common import json_option, mailbox_option, put, say, table, wait_for, where
 from swarm.core.errors import MailboxUnavailable, UsageError
+from swarm.core.events import Transfer
 from swarm.core.jobs import Export, Generate, Order
 from swarm.core.sentences import number, plain
 
@@ -181,7 +185,7 @@ def _tool(order: Order) -> int:
     sys.stdout.flush()
     worker = launcher.start(order, foreground=True, stdout=sys.stdout.fileno())
     try:
-        code = worker.process.wait()
+        code = _waited(worker)
     except KeyboardInterrupt:
         worker.process.kill()
         raise
@@ -192,6 +196,21 @@ def _tool(order: Order) -> int:
         how = f"the worker {launcher.ending(code)}: " if code < 0 else ""
         say(f"swarm: {how}{plain(launcher.last_words(worker.job), 500)}")
     return 1 if code < 0 else code
+
+
+def _waited(worker: launcher.Worker) -> int:
+    """Its exit code, once it has ended; what it has to fetch first is told meanwhile."""
+    progress = narrate.Progress()
+    ended = False
+    while not ended:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            worker.process.wait(narrate.LOOK_S)
+        ended = worker.process.poll() is not None
+        for event in worker.events.read():
+            if isinstance(event, Transfer) and event.how == "fetch":
+                narrate.tell(event, progress)
+    progress.clear()
+    return int(worker.process.returncode)
 
 
 def _confirm(question: str, yes: bool) -> None:

@@ -61,6 +61,11 @@ def spec_options(spec: type[DiLoCo]) -> Callable[[F], F]:
     show_default=True,
     help="Turns through all fragments per evaluation; 0: none.",
 )
+@click.option(
+    "--attach/--no-attach",
+    default=None,
+    help="Put the file of --data into the mailbox, for those who join; by default if it is under 1 GiB.",
+)
 @click.option("--no-join", is_flag=True, help="Only make the run.")
 @click.option("--detach", is_flag=True, help="Train in the background; `swarm jobs` shows it.")
 @spec_options(DiLoCo)
@@ -74,6 +79,7 @@ def diloco(
     name: str | None,
     seed: int | None,
     eval_every: int,
+    attach: bool | None,
     no_join: bool,
     detach: bool,
     learner_id: str | None,
@@ -93,6 +99,8 @@ def diloco(
         algorithm = DiLoCo(**given)
     except ValueError as error:
         raise UsageError(str(error)) from None
+    if attach and data is None:
+        raise UsageError("--attach needs a file: pass it with --data FILE")
     location = where(mailbox)
     create = api.new_run(
         task=task,
@@ -102,6 +110,7 @@ def diloco(
         seed=seed,
         name=name,
         eval_every=eval_every,
+        attach=attach,
     )
     wait_for(api.check_new_name(location, create.name))
     remember(location)

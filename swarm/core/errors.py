@@ -30,6 +30,10 @@ SwarmError
 │   ├── DataMissing             the task's data is not here; says which file to pass
 │   └── StateMismatch           a saved inner state of another task, framework, optimizer or model: begin a new one
 ├── CheckpointUnsaved           a local checkpoint that could not be saved: train on, the one before is kept
+├── FileError
+│   ├── FileRefused             no plain data file: by its name or its content it could be executed
+│   ├── FileChanged             it was written to while it was being attached
+│   └── CacheUnusable           no room, or no right, to keep a fetched file on this machine
 ├── DeviceUnavailable           the device asked for is absent
 └── WorkerFailed                a worker process ended with an error; carries its last words
 """
@@ -185,6 +189,22 @@ class StateMismatch(TaskError):
 
 
 class CheckpointUnsaved(SwarmError):
+    pass
+
+
+class FileError(SwarmError):
+    pass
+
+
+class FileRefused(FileError):
+    pass
+
+
+class FileChanged(FileError):
+    pass
+
+
+class CacheUnusable(FileError):
     pass
 
 

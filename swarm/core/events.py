@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -22,6 +22,17 @@ class Created(_Event, frozen=True, kw_only=True, tag=True):
 
     run: str
     name: str
+
+
+class Transfer(_Event, frozen=True, kw_only=True, tag=True):
+    """A file that is attached to the run goes to the mailbox, or comes from it: when it begins, now and then, and when it is
+    there, verified."""
+
+    file: str
+    how: Literal["attach", "fetch", "have"]  # have: it is on this machine already
+    done_bytes: int
+    size_bytes: int
+    line: bool = True  # worth a line of its own; False: only the progress line
 
 
 class Joined(_Event, frozen=True, kw_only=True, tag=True):
@@ -104,6 +115,7 @@ class Failed(_Event, frozen=True, kw_only=True, tag=True):
 WorkerEvent: TypeAlias = (
     Building
     | Created
+    | Transfer
     | Joined
     | Waiting
     | Stepped

@@ -20,6 +20,7 @@ class CreateRun(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int | None
     seed: int
     eval_every: int = 1
+    attach: bool | None = None  # the data given with the order; None: if that is small enough
 
 
 class Learn(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -140,6 +140,18 @@ class RunKeys:
         """Prefix of the evaluations of the rounds shard·100 … shard·100 + 99."""
         return f"{self.evals}{_padded(shard, 8)}/"
 
+    def file_hashes(self, sha256: str) -> str:
+        """The SHA-256 of each chunk of an attached file, as 32 bytes each."""
+        return f"{self._file(sha256)}/hashes"
+
+    def file_chunk(self, sha256: str, n: int) -> str:
+        return f"{self._file(sha256)}/{_padded(n, 6)}"
+
+    def _file(self, sha256: str) -> str:
+        if not is_sha256(sha256):
+            raise InvalidKey(f"{sha256!r} is no SHA-256 in lower-case hex")
+        return f"{self.root}/files/{sha256}"
+
 
 def _number_of(digits: int) -> str:
     """A number as `_padded` writes it. At most 18 digits: int() takes its time over very long ones, and then raises."""
@@ -155,6 +167,7 @@ _CLAIM = re.compile(rf"{_RUNS}/claims/{_number_of(10)}/{_number_of(3)}/record\.j
 _CONTROL = re.compile(rf"{_RUNS}/control/{_number_of(6)}/record\.json")
 _EVAL = re.compile(rf"{_RUNS}/evals/{_number_of(8)}/{_number_of(10)}/record\.json")
 _CHECKPOINT = re.compile(rf"{_RUNS}/checkpoints/{_number_of(10)}/record\.json")
+_FILE_CHUNK = re.compile(rf"{_RUNS}/files/([0-9a-f]{{64}})/{_number_of(6)}")
 _MANIFEST = re.compile(r"runs/([a-z0-9]{4,32})/manifest/record\.json")
 
 
@@ -209,6 +222,12 @@ def parse_checkpoint(key: str) -> int | None:
     """The round, or None for a foreign name."""
     m = _match(_CHECKPOINT, key)
     return int(m[1]) if m else None
+
+
+def parse_file_chunk(key: str) -> tuple[str, int] | None:
+    """(SHA-256 of the file, number of the chunk), or None for a foreign name."""
+    m = _match(_FILE_CHUNK, key)
+    return (m[1], int(m[2])) if m else None
 
 
 def parse_manifest(key: str) -> str | None:

@@ -15,7 +15,8 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from swarm.core.errors import FormatMismatch, RecordError
-from swarm.core.ids import is_learner_id, is_run_id
+from swarm.core.fragments import plan
+from swarm.core.ids import WINDOWS_DEVICES, is_learner_id, is_run_id
 from swarm.core.keys import is_sha256
 from swarm.core.specs import MAX_REAL, DiLoCo
 from swarm.core.tensorspec import TensorSpec
@@ -26,6 +27,10 @@ INIT = -1  # the round of Θ⁰ in a PayloadRef
 MAX_ROUND = 10**10 - 1  # what ten digits of a key can say
 MAX_COUNT = 2**53 - 1  # of anything else: every JSON reader keeps it exact, and tokens²/steps is finite
 MAX_SEED = 2**63 - 1
+MAX_FILES = 1000  # attached to one run
+MAX_FILE_BYTES = 1 << 40
+MAX_CHUNK_BYTES = 64 << 20  # is held in memory
+MAX_CHUNKS = 10**6  # what six digits of a key can say
 
 RejectReason = Literal[
     "stale", "late", "zero_steps", "tokens", "schema", "corrupt", "missing", "nonfinite", "norm", "duplicate"
@@ -120,6 +125,41 @@ class TaskRef(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"option {option} must be finite, got {value}")
 
 
+class FileRef(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that the run brings along, in chunks of `chunk_bytes`; the last may be shorter. Its keys follow from its hash."""
+
+    name: str  # a file's name: of one component, safe on every file system
+    kind: Literal["data", "model"]
+    sha256: str
+    size_bytes: int
+    chunk_bytes: int
+    hashes_sha256: str  # of the object that holds the chunks' SHA-256, 32 bytes each, in order
+
+    def __post_init__(self) -> None:
+        _check_name("file name", self.name, path=True)
+        device = self.name.split(".")[0].rstrip(" ").lower() in WINDOWS_DEVICES
+        if device or self.name[-1] in ". " or len(self.name.encode()) > 200 or set(self.name) & set('<>"|?*'):
+            raise ValueError(f"file name must be one that every system allows, got {self.name!r:.100}")
+        _check(self, hashes=("sha256", "hashes_sha256"), counts=("size_bytes", "chunk_bytes"))
+        if not 1 <= self.size_bytes <= MAX_FILE_BYTES:
+            raise ValueError(f"size_bytes of a file must be 1 to {MAX_FILE_BYTES}, got {self.size_bytes}")
+        if not 1 <= self.chunk_bytes <= MAX_CHUNK_BYTES or self.chunks > MAX_CHUNKS:
+            raise ValueError(f"chunk_bytes must be 1 to {MAX_CHUNK_BYTES}, for {MAX_CHUNKS} chunks, got {self.chunk_bytes}")
+
+    @property
+    def chunks(self) -> int:
+        """How many there are."""
+        return -(-self.size_bytes // self.chunk_bytes)
+
+
+def _check_files(files: tuple[FileRef, ...]) -> None:
+    """Raises ValueError if they are too many, or two would be one on a system that ignores case."""
+    if len(files) > MAX_FILES:
+        raise ValueError(f"files must be at most {MAX_FILES}, got {len(files)}")
+    if len({(ref.kind, ref.name.casefold()) for ref in files}) < len(files):
+        raise ValueError("files must have different names")
+
+
 class PayloadRef(msgspec.Struct, frozen=True, kw_only=True):
     """A payload of one fragment. Its key follows from these fields: no record ever holds a path."""
 
@@ -148,8 +188,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints_kept: int = 3  # the newest of them
     created_by: str = ""  # machine name, for people
     format: int = FORMAT
+    files: tuple[FileRef, ...] = ()  # attached, each written before the manifest
 
     def __post_init__(self) -> None:
+        _check_files(self.files)
         if not is_run_id(self.run):
             raise ValueError(f"run must be 4 to 32 of a-z and 0-9, got {self.run!r:.100}")
         _check_name("name", self.name)
@@ -161,9 +203,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         names = [tensor.name for tensor in self.tensors]
         if not names or any(a >= b for a, b in itertools.pairwise(names)):
             raise ValueError("tensors must be one or more, each once, sorted by name")
-        fragments = min(self.algorithm.fragments, len(names))
+        fragments = len(self.plan)
         if len(self.init) not in (0, fragments) or any(ref.round != INIT for ref in self.init):
             raise ValueError(f"init must be {fragments} payloads of round {INIT}, one for each fragment")
+
+    @property
+    def plan(self) -> tuple[tuple[str, ...], ...]:
+        """Names of parameters by fragment."""
+        return plan(self.tensors, self.algorithm.fragments, self.algorithm.partition)
 
 
 class LearnerRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Where this machine keeps its own files. Everything that swarm writes outside a mailbox stands below these two."""
+"""Where this machine keeps its own files. Everything that swarm writes outside a mailbox stands below these three."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ def state_dir() -> Path:
     """Jobs, their logs, the machine's id. `SWARM_STATE_DIR` overrides."""
     override = os.environ.get("SWARM_STATE_DIR")
     return Path(override) if override else Path(platformdirs.user_state_dir("swarm", appauthor=False))
+
+
+def cache_dir() -> Path:
+    """What can be fetched again: files that were attached to runs. `SWARM_CACHE_DIR` overrides."""
+    override = os.environ.get("SWARM_CACHE_DIR")
+    return Path(override) if override else Path(platformdirs.user_cache_dir("swarm", appauthor=False))
 
 
 def settings_file() -> Path:

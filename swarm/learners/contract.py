@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -24,8 +24,9 @@ class Adapter(Protocol):
         that is not F32, F16 or BF16, an identity tie in MLX, a parameter without a shape yet."""
         ...
 
-    def snapshot(self) -> Mapping[str, NDArray[np.generic]]:
-        """Host views of all parameters by name, C-contiguous, in the schema's dtypes (BF16 as ml_dtypes.bfloat16).
+    def snapshot(self, names: Container[str] | None = None) -> Mapping[str, NDArray[np.generic]]:
+        """Host views of all parameters, or of those named, by name, C-contiguous, in the schema's dtypes (BF16 as
+        ml_dtypes.bfloat16).
 
         Zero copy on the CPU and on unified memory, one copy from a separate device and of a parameter that is strided.
         Read-only, and valid only until the next training step or apply: whoever keeps values copies them. Call `schema`
@@ -37,4 +38,10 @@ class Adapter(Protocol):
         """Set the named parameters, which may be some of them. Raises SchemaMismatch for an unknown name, a wrong shape
         or a wrong dtype, and for a model that `schema` refuses, before anything is changed. The arrays may have any
         memory layout, and are the caller's again afterwards. The optimizer's state survives."""
+        ...
+
+    def warnings(self, mapped: Container[str] | None = None) -> tuple[str, ...]:
+        """What people should know before they train this model with learners in another framework, one line each: that
+        equal schemas would mean different things. `mapped`: the parameters that a declared layout takes, None without
+        one."""
         ...

@@ -5,7 +5,7 @@ MLX flushes subnormals in its casts: nothing is cast here, bf16 crosses as its b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 import mlx.core as mx
@@ -15,6 +15,7 @@ from mlx.utils import tree_flatten, tree_map_with_path
 from numpy.typing import NDArray
 
 from swarm.core.errors import DeviceUnavailable, SchemaMismatch, UsageError
+from swarm.learners.modules import warnings_for
 from swarm.tensors.payload import check
 from swarm.tensors.precision import BF16
 from swarm.tensors.schema import Schema, TensorSpec
@@ -58,8 +59,9 @@ class MlxAdapter:
                 "use a structural tie such as embed.as_linear",
             )
 
-    def snapshot(self) -> Mapping[str, NDArray[np.generic]]:
+    def snapshot(self, names: Container[str] | None = None) -> Mapping[str, NDArray[np.generic]]:
         trainable: list[tuple[str, mx.array]] = tree_flatten(self._model.trainable_parameters())
+        trainable = [(name, array) for name, array in trainable if names is None or name in names]
         mx.eval([array for _, array in trainable])
         return {name: _host_view(array) for name, array in trainable}
 
@@ -70,6 +72,9 @@ class MlxAdapter:
         tree = tree_map_with_path(lambda path, old: arrays.get(path, old), self._model.trainable_parameters())
         mx.eval(list(arrays.values()))
         self._model.update(tree)
+
+    def warnings(self, mapped: Container[str] | None = None) -> tuple[str, ...]:
+        return warnings_for(self._model, mapped)
 
 
 def _host_view(array: mx.array) -> NDArray[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,8 +28,9 @@ class NumpyAdapter:
             raise SchemaMismatch(refused, advice=f"only F32, F16 and BF16 are exchanged: {', '.join(sorted(refused))}")
         return Schema(TensorSpec(name, CODES[array.dtype], array.shape) for name, array in self._model.items())
 
-    def snapshot(self) -> Mapping[str, NDArray[np.generic]]:
-        views = {name: np.require(array, requirements="C").view() for name, array in self._model.items()}
+    def snapshot(self, names: Container[str] | None = None) -> Mapping[str, NDArray[np.generic]]:
+        wanted = ((name, array) for name, array in self._model.items() if names is None or name in names)
+        views = {name: np.require(array, requirements="C").view() for name, array in wanted}
         for view in views.values():
             view.flags.writeable = False
         return views
@@ -38,3 +39,6 @@ class NumpyAdapter:
         check(tensors, (spec for spec in self.schema() if spec.name in tensors))
         for name, array in tensors.items():
             np.copyto(self._model[name], array, casting="no")
+
+    def warnings(self, mapped: Container[str] | None = None) -> tuple[str, ...]:
+        return ()

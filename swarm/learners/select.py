@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, assert_never
 
 from swarm.core.errors import UsageError
+from swarm.learners.adapted import adapted
 from swarm.learners.contract import Adapter
+from swarm.learners.layout import Layout
+from swarm.learners.modules import framework_of, layout_of
 
 
-def adapter_for(model: Any) -> Adapter:
-    """The adapter for a torch.nn.Module, an mlx.nn.Module or a dict of NumPy arrays. Raises UsageError for anything
-    else."""
-    bases = {(base.__module__.partition(".")[0], base.__name__) for base in type(model).__mro__}
-    if ("torch", "Module") in bases:
-        from swarm.learners.torch import TorchAdapter
+def adapter_for(model: Any, layout: Layout | str | None = None) -> Adapter:
+    """The adapter for a torch.nn.Module, an mlx.nn.Module or a dict of NumPy arrays.
 
-        return TorchAdapter(model)
-    if ("mlx", "Module") in bases:  # before dict, which it derives from
-        from swarm.learners.mlx import MlxAdapter
+    `layout`: how its parameters map to the canonical ones: rules, or 'auto' for those found from the types of its modules
+    (`layout_of`), or None for parameters as they are. Raises UsageError for any other model or layout.
+    """
+    adapter = _plain(model)
+    if layout is None:
+        return adapter
+    if layout == "auto":
+        layout = layout_of(model)
+    if not isinstance(layout, Layout):
+        raise UsageError(f"{layout!r} is no layout: None, 'auto' or a Layout")
+    return adapted(adapter, layout)
 
-        return MlxAdapter(model)
-    if isinstance(model, dict) and all(type(value).__module__ == "numpy" for value in model.values()):
-        from swarm.learners.numpy import NumpyAdapter
 
-        return NumpyAdapter(model)
-    kind = f"{type(model).__module__}.{type(model).__qualname__}"
-    raise UsageError(f"no adapter for a {kind}: pass a torch.nn.Module, an mlx.nn.Module or a dict of NumPy arrays")
+def _plain(model: Any) -> Adapter:
+    framework = framework_of(model)
+    match framework:
+        case "torch":
+            from swarm.learners.torch import TorchAdapter
+
+            return TorchAdapter(model)
+        case "mlx":
+            from swarm.learners.mlx import MlxAdapter
+
+            return MlxAdapter(model)
+        case "numpy":
+            from swarm.learners.numpy import NumpyAdapter
+
+            return NumpyAdapter(model)
+    assert_never(framework)

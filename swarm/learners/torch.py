@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from swarm.core.errors import DeviceUnavailable, SchemaMismatch, UsageError
+from swarm.learners.modules import warnings_for
 from swarm.tensors.payload import check
 from swarm.tensors.precision import BF16
 from swarm.tensors.schema import Schema, TensorSpec
@@ -45,8 +46,8 @@ class TorchAdapter:
             )
         return Schema(TensorSpec(name, _CODES[p.dtype], tuple(p.shape)) for name, p in self._parameters())
 
-    def snapshot(self) -> Mapping[str, NDArray[np.generic]]:
-        return {name: _host_view(p) for name, p in self._parameters()}
+    def snapshot(self, names: Container[str] | None = None) -> Mapping[str, NDArray[np.generic]]:
+        return {name: _host_view(p) for name, p in self._parameters() if names is None or name in names}
 
     def apply(self, tensors: Mapping[str, NDArray[Any]]) -> None:
         check(tensors, (spec for spec in self.schema() if spec.name in tensors))
@@ -54,6 +55,9 @@ class TorchAdapter:
             for name, parameter in self._parameters():
                 if name in tensors:
                     parameter.copy_(_borrowed(tensors[name]))
+
+    def warnings(self, mapped: Container[str] | None = None) -> tuple[str, ...]:
+        return warnings_for(self._model, mapped)
 
 
 def _host_view(parameter: torch.Tensor) -> NDArray[Any]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from swarm.core.errors import SchemaMismatch
 from swarm.learners.contract import Adapter
+from swarm.learners.layout import Join, Layout, Permute, Rename, Split
 from swarm.learners.select import adapter_for
 from swarm.tensors.payload import Packed, unpack
 from swarm.tensors.precision import BF16, DTYPES
@@ -41,6 +42,9 @@ class Framework(NamedTuple):
     """A model whose one parameter 'w', (3, 2), is the transpose of 0…5 in memory."""
     float64: Callable[[], Any]
     """A model with a parameter 'w' of a dtype that is not exchanged, and one 'fine'."""
+    adapter: Callable[[Any], Adapter] = adapter_for
+    copied: frozenset[str] = frozenset()
+    """What a snapshot of the demo model on the CPU has to copy."""
 
 
 def numpy_framework() -> Framework:
@@ -122,7 +126,52 @@ def mlx_framework() -> Framework:
     return Framework("mlx", mlp, bag, strided, float64)
 
 
-FRAMEWORKS = {"numpy": numpy_framework, "torch": torch_framework, "mlx": mlx_framework}
+class Mapped(NamedTuple):
+    model: Any
+    layout: Layout
+
+
+def mapped(made: Callable[[], Framework]) -> Callable[[], Framework]:
+    """The same models, of which nothing is in the framework as it is outside: every rule has its part in them."""
+
+    def framework() -> Framework:
+        plain = made()
+
+        def mlp(code: str) -> Mapped:
+            shapes = {"w1": (16, 32), "packed": (96,), "top": (2, 32), "low": (2, 32), "last": (4,)}
+            rules = (
+                Permute("w1", axes=(1, 0), to="fc1.weight"),
+                Split("packed", to=("fc1.bias", "norm.bias", "norm.weight")),
+                Join(("top", "low"), to="fc2.weight"),
+                Rename("last", to="fc2.bias"),
+            )
+            return Mapped(plain.bag(shapes, code), Layout(rules))
+
+        def bag(shapes: Shapes, code: str) -> Mapped:
+            back = {name: tuple(reversed(range(len(shape)))) for name, shape in shapes.items()}
+            layout = Layout(tuple(Permute(name, axes=axes) for name, axes in back.items()))
+            return Mapped(plain.bag({name: tuple(reversed(shape)) for name, shape in shapes.items()}, code), layout)
+
+        def strided() -> Mapped:
+            made = bag({"w": (3, 2)}, "F32")
+            adapter_for(made.model).apply({"w": np.arange(6, dtype=np.float32).reshape(2, 3)})
+            return made
+
+        return Framework(
+            plain.name,
+            mlp,
+            bag,
+            strided,
+            float64=lambda: Mapped(plain.float64(), Layout()),
+            adapter=lambda made: adapter_for(*made),
+            copied=frozenset({"fc1.weight", "fc2.weight"}),
+        )
+
+    return framework
+
+
+PLAIN = {"numpy": numpy_framework, "torch": torch_framework, "mlx": mlx_framework}
+FRAMEWORKS = PLAIN | {f"{name}, mapped": mapped(made) for name, made in PLAIN.items()}
 
 
 @pytest.fixture(params=FRAMEWORKS)
@@ -158,13 +207,13 @@ def payload(adapter: Adapter) -> bytes:
 
 
 def test_the_demo_models_schema(framework: Framework, code: str) -> None:
-    adapter = adapter_for(framework.mlp(code))
+    adapter = framework.adapter(framework.mlp(code))
     assert adapter.framework == framework.name
     assert list(adapter.schema()) == [TensorSpec(name, code, shape) for name, shape in MLP.items()]
 
 
 def test_a_snapshot_is_read_only_contiguous_and_as_the_schema_says(framework: Framework, code: str) -> None:
-    adapter = adapter_for(framework.mlp(code))
+    adapter = framework.adapter(framework.mlp(code))
     snapshot = adapter.snapshot()
     schema = adapter.schema()
     assert sorted(snapshot) == list(schema.names)
@@ -175,22 +224,22 @@ def test_a_snapshot_is_read_only_contiguous_and_as_the_schema_says(framework: Fr
 
 
 def test_a_snapshot_on_the_cpu_is_no_copy(framework: Framework, code: str) -> None:
-    adapter = adapter_for(framework.mlp(code))
+    adapter = framework.adapter(framework.mlp(code))
     once, again = adapter.snapshot(), adapter.snapshot()
     for name, array in once.items():
-        assert array.ctypes.data == again[name].ctypes.data, name
+        assert (array.ctypes.data == again[name].ctypes.data) == (name not in framework.copied), name
 
 
 def test_what_is_applied_reads_back_unchanged(framework: Framework, code: str) -> None:
     pattern = every_pattern(code)
-    adapter = adapter_for(framework.bag({"w": pattern.shape}, code))
+    adapter = framework.adapter(framework.bag({"w": pattern.shape}, code))
     assert held(adapter)["w"] == bytes(pattern.nbytes)
     adapter.apply({"w": pattern})
     assert held(adapter)["w"] == pattern.tobytes()
 
 
 def test_scalars_and_empty_tensors(framework: Framework, code: str) -> None:
-    adapter = adapter_for(framework.bag({"s": (), "none": (0, 3), "w": (2,)}, code))
+    adapter = framework.adapter(framework.bag({"s": (), "none": (0, 3), "w": (2,)}, code))
     assert [(spec.name, spec.shape) for spec in adapter.schema()] == [("none", (0, 3)), ("s", ()), ("w", (2,))]
     assert {name: array.shape for name, array in adapter.snapshot().items()} == {"s": (), "none": (0, 3), "w": (2,)}
     new = values(adapter.schema())
@@ -200,7 +249,7 @@ def test_scalars_and_empty_tensors(framework: Framework, code: str) -> None:
 
 
 def test_a_part_may_be_applied(framework: Framework, code: str) -> None:
-    adapter = adapter_for(framework.mlp(code))
+    adapter = framework.adapter(framework.mlp(code))
     adapter.apply(values(adapter.schema()))
     before = held(adapter)
     new = values(adapter.schema(), seed=1)["fc2.weight"]
@@ -208,10 +257,23 @@ def test_a_part_may_be_applied(framework: Framework, code: str) -> None:
     assert held(adapter) == before | {"fc2.weight": new.tobytes()}
     adapter.apply({})
     assert held(adapter) == before | {"fc2.weight": new.tobytes()}
+    for name, array in values(adapter.schema(), seed=2).items():
+        before = held(adapter)
+        adapter.apply({name: array})
+        assert held(adapter) == before | {name: array.tobytes()}
+
+
+def test_a_part_may_be_asked_for(framework: Framework, code: str) -> None:
+    adapter = framework.adapter(framework.mlp(code))
+    adapter.apply(values(adapter.schema()))
+    whole = held(adapter)
+    part = adapter.snapshot({"norm.bias", "fc2.weight", "fc3.weight"})
+    assert {name: array.tobytes() for name, array in part.items()} == {n: whole[n] for n in ("norm.bias", "fc2.weight")}
+    assert dict(adapter.snapshot(())) == {}
 
 
 def test_the_callers_arrays_are_its_own_afterwards(framework: Framework, code: str) -> None:
-    adapter = adapter_for(framework.mlp(code))
+    adapter = framework.adapter(framework.mlp(code))
     new = values(adapter.schema())
     want = {name: array.tobytes() for name, array in new.items()}
     adapter.apply(new)
@@ -222,7 +284,7 @@ def test_the_callers_arrays_are_its_own_afterwards(framework: Framework, code: s
 
 def test_any_memory_layout_may_be_applied(framework: Framework, code: str) -> None:
     """Read-only views into a payload, misaligned ones, strided ones, backward ones."""
-    adapter = adapter_for(framework.mlp(code))
+    adapter = framework.adapter(framework.mlp(code))
     new = values(adapter.schema())
     want = {name: array.tobytes() for name, array in new.items()}
     data = b"\0" + b"".join(Packed(new))
@@ -253,7 +315,7 @@ def test_any_memory_layout_may_be_applied(framework: Framework, code: str) -> No
 def test_a_mismatch_is_raised_before_anything_changes(
     framework: Framework, name: str, shape: tuple[int, ...], code: str
 ) -> None:
-    adapter = adapter_for(framework.mlp("F32"))
+    adapter = framework.adapter(framework.mlp("F32"))
     before = held(adapter)
     good = {"norm.bias": np.full(32, 5, np.float32), "fc2.bias": np.full(4, 5, np.float32)}
     with pytest.raises(SchemaMismatch) as caught:
@@ -266,13 +328,13 @@ def test_a_mismatch_is_raised_before_anything_changes(
 
 @pytest.mark.parametrize("dtype", [">f4", "f8", "i4"])
 def test_other_dtypes_are_not_converted(framework: Framework, dtype: str) -> None:
-    adapter = adapter_for(framework.mlp("F32"))
+    adapter = framework.adapter(framework.mlp("F32"))
     with pytest.raises(SchemaMismatch):
         adapter.apply({"fc1.bias": np.ones(32, dtype)})
 
 
 def test_a_strided_parameter(framework: Framework) -> None:
-    adapter = adapter_for(framework.strided())
+    adapter = framework.adapter(framework.strided())
     assert adapter.schema()["w"].shape == (3, 2)
     snapshot = adapter.snapshot()["w"]
     assert snapshot.flags.c_contiguous
@@ -283,15 +345,14 @@ def test_a_strided_parameter(framework: Framework) -> None:
 
 def test_a_dtype_that_is_not_exchanged(framework: Framework) -> None:
     with pytest.raises(SchemaMismatch, match="F32, F16 and BF16") as caught:
-        adapter_for(framework.float64()).schema()
+        framework.adapter(framework.float64()).schema()
     assert caught.value.names == ("w",)
 
 
 @pytest.mark.parametrize("source", FRAMEWORKS)
 @pytest.mark.parametrize("target", FRAMEWORKS)
 def test_bytes_of_one_applied_to_another_read_back_unchanged(source: str, target: str, code: str) -> None:
-    one = adapter_for(FRAMEWORKS[source]().mlp(code))
-    other = adapter_for(FRAMEWORKS[target]().mlp(code))
+    one, other = (framework.adapter(framework.mlp(code)) for framework in (FRAMEWORKS[source](), FRAMEWORKS[target]()))
     check_equal(one.schema(), other.schema())
     assert one.schema().digest == other.schema().digest
     one.apply(values(one.schema()))
@@ -304,9 +365,9 @@ def test_bytes_of_one_applied_to_another_read_back_unchanged(source: str, target
 
 def test_any_text_may_name_a_parameter() -> None:
     name = 'é\n"\\\x00日'
-    for framework in (numpy_framework(), torch_framework(), mlx_framework()):
+    for framework in (made() for made in FRAMEWORKS.values()):
         model = framework.bag({name: (2,), "0": (1,)}, "F32")
-        adapter = adapter_for(model)
+        adapter = framework.adapter(model)
         adapter.apply({name: np.ones(2, np.float32), "0": np.ones(1, np.float32)})
         assert {n: a.tolist() for n, a in unpack(payload(adapter)).items()} == {name: [1, 1], "0": [1]}
 
@@ -314,7 +375,7 @@ def test_any_text_may_name_a_parameter() -> None:
 def test_subnormals_survive_beside_the_frameworks() -> None:
     """Neither framework leaves this thread's floating point unit flushing subnormals, which would change our sums."""
     for framework in (torch_framework(), mlx_framework()):
-        adapter = adapter_for(framework.mlp("F32"))
+        adapter = framework.adapter(framework.mlp("F32"))
         adapter.apply(values(adapter.schema()))
         adapter.snapshot()
         assert float(np.float32(1e-39) + np.float32(1e-40)) != 0

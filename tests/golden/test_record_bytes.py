@@ -14,7 +14,7 @@ from swarm.core import records
 from swarm.core.records import FORMAT, Beat, Envelope, LearnerPhase, RejectReason, RoundRecord, decode, encode
 
 LINES = [json.loads(line) for line in Path(__file__).with_name("records-v1.jsonl").read_text(encoding="utf-8").splitlines()]
-PARTS = {"DataRef", "TaskRef", "PayloadRef", "Participant", "Rejected", "Envelope"}
+PARTS = {"DataRef", "TaskRef", "FileRef", "PayloadRef", "Participant", "Rejected", "Envelope"}
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line["type"])

@@ -163,7 +163,8 @@ def test_no_framework_is_told_before_anything_is_made(swarm: Terminal, mailbox: 
 def test_another_text_than_the_runs_is_refused(swarm: Terminal, mailbox: str, tmp_path: Path) -> None:
     text = tmp_path / "mine.txt"
     text.write_text("All work and no play makes Jack a dull boy. " * 3000)
-    swarm.run("start", "diloco", "--task", "charlm", *FRAMEWORK, "--no-join", "--name", "prose", "--data", str(text))
+    made = ("start", "diloco", "--task", "charlm", *FRAMEWORK, "--no-join", "--name", "prose")
+    swarm.run(*made, "--data", str(text), "--no-attach")
     for argv in ((), ("--data", str(tmp_path / "other.txt")), ("--data", str(tmp_path / "missing.txt"))):
         (tmp_path / "other.txt").write_text("Something else entirely. " * 5000)
         command = swarm.run(*JOIN, "prose", *argv, code=1)

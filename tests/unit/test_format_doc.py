@@ -29,7 +29,7 @@ def test_an_example_is_decoded_and_shows_every_field(kind: str, example: str) ->
 
 
 def test_every_record_has_an_example() -> None:
-    parts = {"DataRef", "TaskRef", "PayloadRef", "Participant", "Rejected"}  # shown within others
+    parts = {"DataRef", "TaskRef", "FileRef", "PayloadRef", "Participant", "Rejected"}  # shown within others
     kinds = {
         name
         for name, value in vars(records).items()
@@ -56,6 +56,8 @@ def keys_of(run: RunKeys, v: dict[str, Any]) -> dict[str, str]:
         run.beat(v["learner"], v["k"], v["n"]): "Beat",
         run.control_record(v["n"]): "Control",
         run.eval(v["round"]): "EvalRecord",
+        run.file_hashes(v["sha256"]): "payload",
+        run.file_chunk(v["sha256"], v["n"]): "chunk",
         run.checkpoint(v["round"]): "Checkpoint",
         run.checkpoint_blob(v["round"], v["fragment"], v["sha256"]): "payload",
     }

@@ -32,6 +32,7 @@ PARSERS: list[Callable[[str], object]] = [
     keys.parse_control,
     keys.parse_eval,
     keys.parse_manifest,
+    keys.parse_file_chunk,
 ]
 
 
@@ -53,12 +54,14 @@ def test_builders_give_keys_that_their_parsers_invert(round: int, n: int, k: int
         RUN.init_blob(n, sha256): (keys.parse_round, None),
         RUN.round_blob(round, sha256): (keys.parse_round, None),
         RUN.snapshot_blob(round, learner, sha256): (keys.parse_snapshot, None),
+        RUN.file_chunk(sha256, n): (keys.parse_file_chunk, (sha256, n)),
+        RUN.file_hashes(sha256): (keys.parse_file_chunk, None),
     }
-    assert len(parsed) == 12  # no two builders give one key
+    assert len(parsed) == 14  # no two builders give one key
     for key, (parse, expected) in parsed.items():
         assert check_key(key) == key
         assert parse(key) == expected
-        assert [other(key) for other in PARSERS if other is not parse] == [None] * 7
+        assert [other(key) for other in PARSERS if other is not parse] == [None] * (len(PARSERS) - 1)
     for prefix in (RUN.shard(n), RUN.snapshots(round), RUN.claims(round), RUN.beats_of(learner), RUN.beats, RUN.learners):
         assert check_prefix(prefix) == prefix
     assert RUN.round(round).startswith(RUN.shard(round // keys.SHARD))
@@ -79,6 +82,7 @@ def test_builders_give_keys_that_their_parsers_invert(round: int, n: int, k: int
         (lambda n: RUN.learner("mac", n), 4),
         (lambda n: RUN.beat("mac", 1, n), 10),
         (lambda n: RUN.beat("mac", n, 1), 4),
+        (lambda n: RUN.file_chunk("0" * 64, n), 6),
     ],
 )
 def test_byte_order_is_numeric_order(build: Callable[[int], str], digits: int) -> None:
@@ -100,6 +104,8 @@ def test_a_negative_number_has_no_key(n: int) -> None:
         RUN.snapshot(1, unit="mac", learner="mac", incarnation=n)
     with pytest.raises(InvalidKey):
         RUN.beat("mac", 1, n)
+    with pytest.raises(InvalidKey):
+        RUN.file_chunk("0" * 64, n)
 
 
 hostile = st.sampled_from(["", "..", "a/b", "../../x", "a/../b", "Mac", "a.b", "con", "a\n", "٣", "x" * 65, "a\0"])
@@ -125,6 +131,8 @@ def test_no_hash_of_a_peer_names_another_place(text: str) -> None:
         lambda: RUN.init_blob(0, text),
         lambda: RUN.round_blob(1, text),
         lambda: RUN.snapshot_blob(1, "mac", text),
+        lambda: RUN.file_chunk(text, 0),
+        lambda: RUN.file_hashes(text),
     ):
         with pytest.raises(InvalidKey):
             build()
@@ -207,7 +215,19 @@ def test_a_key_stays_below_the_mailbox(key: str) -> None:
 FRAGMENTS = [
     *("runs", "abcd1234", "x", "..", "beats", "learners", "snapshots", "rounds", "claims", "control", "evals", "manifest"),
     *("mac", "con", "Mac", "0001", "٠٠٠١", "00001", "1", "-1", "0000000001", "00000000", "00000001", "0" * 30, "9" * 5000),
-    *("0001-0000000001.json", "0001-1.json", "mac.1.0.json", "mac.01.0.json", "mac.1.json", "record.json", "Record.json", ""),
+    *(
+        "0001-0000000001.json",
+        "0001-1.json",
+        "files",
+        "a" * 64,
+        "000001",
+        "mac.1.0.json",
+        "mac.01.0.json",
+        "mac.1.json",
+        "record.json",
+        "Record.json",
+        "",
+    ),
 ]
 
 
@@ -223,7 +243,7 @@ def test_parsers_never_raise_and_take_only_what_a_builder_writes(key: str) -> No
     found = [parse(key) for parse in PARSERS]
     if any(value is not None for value in found):
         run = RunKeys(key.split("/")[1])
-        beat, learner, snapshot, round, claim, control, evaluation, manifest = found
+        beat, learner, snapshot, round, claim, control, evaluation, manifest, chunk = found
         rebuilt = [
             beat and run.beat(*beat),
             learner and run.learner(*learner),
@@ -234,6 +254,7 @@ def test_parsers_never_raise_and_take_only_what_a_builder_writes(key: str) -> No
             None if control is None else run.control_record(control),
             None if evaluation is None else run.eval(evaluation),
             manifest and run.manifest,
+            chunk and run.file_chunk(*chunk),
         ]
         assert [k for k in rebuilt if k is not None] == [key]
 
@@ -253,10 +274,14 @@ def test_parsers_never_raise_and_take_only_what_a_builder_writes(key: str) -> No
         "runs/abcd1234/claims/0000000001/eval/record.json",
         "runs/abcd1234/control/-00001/record.json",
         "runs/abcd1234/learners/mac/٠٠٠١/record.json",
+        "runs/abcd1234/files/" + "a" * 64 + "/hashes",
+        "runs/abcd1234/files/" + "a" * 64 + "/0000001",
+        "runs/abcd1234/files/" + "A" * 64 + "/000001",
+        "runs/abcd1234/files/" + "a" * 63 + "/000001",
         "runs/abc/manifest/record.json",
         "runs/com1/manifest/record.json",
         "x/runs/abcd1234/manifest/record.json",
     ],
 )
 def test_foreign_names_are_nobodys(key: str) -> None:
-    assert [parse(key) for parse in PARSERS] == [None] * 8
+    assert [parse(key) for parse in PARSERS] == [None] * len(PARSERS)

@@ -22,13 +22,15 @@ from swarm.core.events import (
     ShareBack,
     ShareLost,
     Stepped,
+    Transfer,
     Trouble,
     Waiting,
     WorkerEvent,
 )
-from swarm.core.sentences import sentence
+from swarm.core.sentences import amount, sentence
 
 CLOSED = RoundClosed(round=2, rounds=9, participants=("a", "b"), rejected=(), train_loss=0.5, closer="a")
+FETCHING = Transfer(file="a.txt", how="fetch", done_bytes=450_000, size_bytes=1_000_000, line=False)
 STEPPED = Stepped(round=3, step=4, steps_before=10, loss=0.5, tokens_per_s=1234.5)
 SAID: list[tuple[WorkerEvent, str | None]] = [
     (Building(what="mlp for a new run"), "preparing mlp for a new run …"),
@@ -47,6 +49,16 @@ SAID: list[tuple[WorkerEvent, str | None]] = [
     (Evaluated(round=2, loss=None, metrics={"r2": 0.5}), "round 2: validation loss –  r2 0.500"),
     (ShareLost(reason="no answer"), "the mailbox does not answer (no answer): training goes on, and it is tried again"),
     (ShareBack(after_s=61.2), "the mailbox is back after 61 s"),
+    (Transfer(file="a.txt", how="attach", done_bytes=0, size_bytes=999), "attaching a.txt, 999 bytes …"),
+    (Transfer(file="a.txt", how="attach", done_bytes=999, size_bytes=999), "attached a.txt, 999 bytes"),
+    (Transfer(file="a.txt", how="fetch", done_bytes=0, size_bytes=4_351_186), "fetching a.txt, 4.35 MB …"),
+    (Transfer(file="a.txt", how="fetch", done_bytes=45, size_bytes=100), "fetching a.txt  45 % of 100 bytes"),
+    (FETCHING, None),
+    (Transfer(file="a.txt", how="fetch", done_bytes=9, size_bytes=9), "fetched a.txt, 9 bytes"),
+    (
+        Transfer(file="a\x1b.txt", how="have", done_bytes=9, size_bytes=9),
+        "a·.txt, 9 bytes, is on this machine already: nothing to fetch",
+    ),
     (Trouble(message="odd"), "odd"),
     (Ended(reason="done", rounds=1), "the run is done after 1 round"),
     (Ended(reason="stopped", rounds=2), "the run was stopped after 2 rounds"),
@@ -71,6 +83,15 @@ def test_text_of_other_machines_cannot_paint_the_terminal() -> None:
     assert (sentence(event) or "").isprintable()
     assert plain("a\x1b[2Jb\nc\u202e") == "a·[2Jb·c·"
     assert plain("x" * 100) == "x" * 79 + "…"
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [(0, "0 bytes"), (999, "999 bytes"), (1000, "1.00 kB"), (9994, "9.99 kB"), (9996, "10.0 kB"), (99_960, "100 kB"),
+     (999_400, "999 kB"), (999_600, "1.00 MB"), (1 << 30, "1.07 GB"), (20 << 30, "21.5 GB"), (1 << 40, "1.10 TB")],
+)  # fmt: skip
+def test_a_size_in_three_digits(size: int, words: str) -> None:
+    assert amount(size) == words
 
 
 def test_columns_are_aligned_and_bounded() -> None:
@@ -98,6 +119,7 @@ def xterm(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def test_the_progress_line_is_painted_over(xterm: pytest.MonkeyPatch) -> None:
+    assert painted(FETCHING) == "\r\x1b[Kfetching a.txt  45 % of 1.00 MB"
     first, second = painted(STEPPED, CLOSED).split("round 3")
     assert first == "\r\x1b[K"
     assert second.startswith("  step 4/10  loss 0.500  1,23")

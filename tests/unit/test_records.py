@@ -19,7 +19,10 @@ from swarm.core.keys import RunKeys, check_key
 from swarm.core.records import (
     FORMAT,
     INIT,
+    MAX_CHUNK_BYTES,
+    MAX_CHUNKS,
     MAX_COUNT,
+    MAX_FILE_BYTES,
     MAX_RECORD_BYTES,
     MAX_ROUND,
     MAX_SEED,
@@ -30,6 +33,7 @@ from swarm.core.records import (
     DataRef,
     Envelope,
     EvalRecord,
+    FileRef,
     LearnerPhase,
     LearnerRecord,
     Manifest,
@@ -113,6 +117,21 @@ def manifests(draw: st.DrawFn) -> Manifest:
         checkpoint_every=draw(rounds),
         checkpoints_kept=draw(rounds),
         created_by=draw(texts),
+        files=tuple(draw(st.lists(files(), max_size=2, unique_by=lambda ref: ref.name))),
+    )
+
+
+@st.composite
+def files(draw: st.DrawFn) -> FileRef:
+    size = draw(st.sampled_from([1, MAX_FILE_BYTES]) | st.integers(1, MAX_FILE_BYTES))
+    smallest = -(-size // MAX_CHUNKS)
+    return FileRef(
+        name=draw(st.sampled_from(["text.txt", "config.json", "Größe 2.csv"])),
+        kind=draw(st.sampled_from(["data", "model"])),
+        sha256=draw(hashes),
+        size_bytes=size,
+        chunk_bytes=draw(st.sampled_from([smallest, MAX_CHUNK_BYTES]) | st.integers(smallest, MAX_CHUNK_BYTES)),
+        hashes_sha256=draw(hashes),
     )
 
 
@@ -205,7 +224,7 @@ RECORDS: dict[type[msgspec.Struct], st.SearchStrategy[Any]] = {
         st.builds(Control, action=st.just("drop"), by=texts, learner=ids, incarnation=counts),
     ),
 }
-PARTS = {DataRef, TaskRef, PayloadRef, Participant, Rejected, Envelope}
+PARTS = {DataRef, FileRef, TaskRef, PayloadRef, Participant, Rejected, Envelope}
 every_record = st.one_of(*RECORDS.values())
 every_type = st.sampled_from(sorted(RECORDS, key=lambda kind: kind.__name__))
 
@@ -395,9 +414,11 @@ ROUND = {
     "round": 3, "fragment": 0, "step": 400, "version": 3, "parent": HEX, "participants": [PARTICIPANT], "rejected": [],
     "theta": REF, "outer": None,
 }  # fmt: skip
+FILE = {"name": "a.txt", "kind": "data", "sha256": HEX, "size_bytes": 9, "chunk_bytes": 4, "hashes_sha256": HEX}
 MANIFEST = {
     "run": "abcd1234", "name": "tiny", "algorithm": {"method": "diloco"}, "task": {"name": "charlm"},
     "tensors": [{"name": "w", "dtype": "F32", "shape": [2]}], "schema_sha256": HEX, "init": [REF | {"round": INIT}],
+    "files": [FILE],
 }  # fmt: skip
 LEARNER = {
     "learner": "mac", "incarnation": 1, "machine": "m", "machine_name": "n", "boot": "b", "pid": 1, "process": "p",
@@ -417,6 +438,22 @@ HONEST: dict[type[msgspec.Struct], dict[str, Any]] = {
 
 NO_ID = ["", "Mac", "a/b", "../x", "a.b", "con", "x" * 65, "a\n", "é", 5, None]
 NO_HASH = ["", HEX[1:], HEX + "0", HEX.upper(), "../" + HEX[3:], "g" * 64, None]
+NO_FILE = [
+    "",
+    "../x.txt",
+    "a/b.txt",
+    "a\\b.txt",
+    ".hidden",
+    "c:x",
+    "a\nb.txt",
+    "con.txt",
+    "NUL",
+    "a.txt.",
+    "a ",
+    "a?.txt",
+    "x" * 201,
+    None,
+]
 NO_ROUND = [-1, MAX_ROUND + 1, 10**400, 1.5, True, "1", None]
 NO_COUNT = [-1, MAX_COUNT + 1, 10**400, 0.5, True, "1", None]
 NO_REAL = [-1, -1e-300, MAX_REAL * 10, 10**400, "1", True, None]
@@ -470,6 +507,13 @@ def bad_values() -> list[tuple[type[msgspec.Struct], str, Any]]:
         ([[], None, [MANIFEST["tensors"][0]] * 2], Manifest, ["tensors"]),
         ([[MANIFEST["tensors"][0], MANIFEST["tensors"][0] | {"name": "a"}]], Manifest, ["tensors"]),
         ([[MANIFEST["init"][0]] * 2, [REF], None], Manifest, ["init"]),
+        (NO_HASH, Manifest, ["files.0.sha256", "files.0.hashes_sha256"]),
+        ([*NO_COUNT, 0, MAX_FILE_BYTES + 1], Manifest, ["files.0.size_bytes"]),
+        ([*NO_COUNT, 0, MAX_CHUNK_BYTES + 1], Manifest, ["files.0.chunk_bytes"]),
+        ([4 * MAX_CHUNKS + 1], Manifest, ["files.0.size_bytes"]),
+        (["code", "", None, 1], Manifest, ["files.0.kind"]),
+        (NO_FILE, Manifest, ["files.0.name"]),
+        ([[FILE, FILE], [FILE, FILE | {"name": "A.TXT"}], [FILE] * 1001, None, {}], Manifest, ["files"]),
         ([{"method": "fedavg"}, [], {"method": "diloco", "sync_every": 0}], Manifest, ["algorithm"]),
         ([{"method": "diloco", "sync_every": 2, "fragments": 3}], Manifest, ["algorithm"]),
     ]
@@ -526,6 +570,12 @@ def test_construction_is_as_strict_as_decoding() -> None:
         Claim(round=0, learner="Mac", incarnation=1)
     with pytest.raises(ValueError, match=r"^sha256 must be 64 lower-case hex digits"):
         PayloadRef(round=0, sha256="abc", size_bytes=0)
+
+
+def test_a_file_has_as_many_chunks_as_it_needs() -> None:
+    for size, chunk, count in ((1, 1, 1), (8, 4, 2), (9, 4, 3), (3, 4, 1), (MAX_FILE_BYTES, MAX_CHUNK_BYTES, 1 << 14)):
+        ref = FileRef(name="a.txt", kind="data", sha256=HEX, size_bytes=size, chunk_bytes=chunk, hashes_sha256=HEX)
+        assert ref.chunks == count
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "a\\b", ".hidden", "c:x", "", "a\nb", "x" * 201])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from swarm.host.paths import jobs_dir, settings_file, state_dir
+from swarm.host.paths import cache_dir, jobs_dir, settings_file, state_dir
 
 ROOT = Path(__file__).parents[3]
 
@@ -16,6 +16,8 @@ ROOT = Path(__file__).parents[3]
 def test_the_environment_moves_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SWARM_STATE_DIR", "/a/state")
     monkeypatch.setenv("SWARM_CONFIG", "/a/s.toml")
+    monkeypatch.setenv("SWARM_CACHE_DIR", "/a/cache")
+    assert cache_dir() == Path("/a/cache")
     assert state_dir() == Path("/a/state")
     assert jobs_dir() == Path("/a/state/jobs")
     assert settings_file() == Path("/a/s.toml")
@@ -29,6 +31,9 @@ def test_they_are_where_the_readme_says(monkeypatch: pytest.MonkeyPatch) -> None
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     for path in (state_dir(), settings_file()):
         assert f"`~/{path.relative_to('/home/somebody')}" in readme
+    monkeypatch.delenv("SWARM_CACHE_DIR", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert cache_dir() == Path("/home/somebody/.cache/swarm")
     monkeypatch.setenv("XDG_STATE_HOME", "/xdg/state")
     assert state_dir() == Path("/xdg/state/swarm")
 
