@@ -13,7 +13,6 @@ import pytest
 
 import swarm.exchange
 from swarm.core.errors import MailboxUnavailable, PayloadCorrupt, PayloadMissing, SchemaMismatch
-from swarm.core.fragments import by_bytes
 from swarm.core.records import INIT, Checkpoint, Manifest, PayloadRef, TaskRef, encode
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange, create_run
@@ -41,7 +40,7 @@ def draft(seed: int, fragments: int = 2) -> tuple[Manifest, list[dict[str, np.nd
         init=(),
     )
     theta = model(seed)
-    return manifest, [{n: theta[n] for n in names} for names in by_bytes(schema, fragments)]
+    return manifest, [{n: theta[n] for n in names} for names in manifest.plan]
 
 
 # Creating
