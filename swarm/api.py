@@ -27,6 +27,7 @@ from swarm.core.errors import (
 from swarm.core.ids import is_learner_id, learner_id_from_host
 from swarm.core.ids import learner_id as check_learner_id
 from swarm.core.jobs import CreateRun, Learn
+from swarm.core.keys import parse_checkpoint
 from swarm.core.naming import run_id, run_name
 from swarm.core.records import (
     MAX_ROUND,
@@ -42,6 +43,8 @@ from swarm.core.records import (
     RoundRecord,
     Snapshot,
 )
+from swarm.core.sentences import norms, refusal
+from swarm.core.sentences import settings as settings_words
 from swarm.core.specs import DiLoCo
 from swarm.core.state import LearnerView, RunPhase, RunState, participants, rejections, train_loss
 from swarm.host import settings
@@ -79,9 +82,11 @@ __all__ = [
     "SwarmError",
     "UsageError",
     "__version__",
+    "checkpoints",
     "drop_learner",
     "extend_run",
     "find_run",
+    "foreign_program",
     "installed_frameworks",
     "jobs",
     "known_mailboxes",
@@ -89,13 +94,16 @@ __all__ = [
     "log_tail",
     "mailbox_location",
     "new_run",
+    "norms",
     "note_crash",
     "participants",
     "pause_run",
+    "refusal",
     "rejections",
     "remove_run",
     "resume_run",
     "settings_faults",
+    "settings_words",
     "start_join",
     "stop_run",
     "train_loss",
@@ -211,6 +219,8 @@ async def check_joinable(location: str, manifest: Manifest) -> None:
     now = await RunWatch(location, manifest.run, history=False).poll()
     if now.phase in ("done", "stopped"):
         raise RunEnded(f"run {manifest.name} {ended(now)}: `swarm export`, or `swarm start` another one")
+    if program := foreign_program(manifest):
+        raise UsageError(f"run {manifest.name} {program}")
 
 
 async def joinable(location: str) -> list[Manifest]:
@@ -218,9 +228,24 @@ async def joinable(location: str) -> list[Manifest]:
     found = []
     for manifest in (await survey(location))[0]:
         now = await RunWatch(location, manifest.run, history=False).poll()
-        if now.phase not in ("done", "stopped", "unknown"):
+        if now.phase not in ("done", "stopped", "unknown") and not foreign_program(manifest):
             found.append(manifest)
     return found
+
+
+def foreign_program(manifest: Manifest) -> str:
+    """How a run is joined that no worker can join, after its name; '' for all others."""
+    if manifest.task.name != registry.LIBRARY:
+        return ""
+    return "trains a program's own model: it is joined by starting that program here (swarm.Session)"
+
+
+async def checkpoints(location: str, run: str) -> list[int]:
+    """Rounds whose parameters are kept, oldest first."""
+    store = await opened(location)
+    place = Tape(store, await _in_time(store, read_manifest(store, run))).keys.checkpoints
+    found = await _in_time(store, store.list(place))
+    return sorted(round for round in map(parse_checkpoint, found) if round is not None)
 
 
 # Doing

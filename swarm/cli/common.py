@@ -86,6 +86,11 @@ def put(record: Any) -> None:
     sys.stdout.flush()
 
 
+def asked_by(machine: str) -> str:
+    """' by studio'; '' if it is not known who."""
+    return f" by {plain(machine, 64)}" if machine else ""
+
+
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Left-aligned columns, two spaces apart."""
     lines = [list(headings), *[[plain(cell) for cell in row] for row in rows]]
@@ -96,3 +101,13 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def wait_for(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine; Ctrl-C ends it at once, whatever the share does."""
     return asyncio.run(work)
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Go on only if a person agrees, or `yes` says so. Raises UsageError where nobody can be asked."""
+    if yes:
+        return
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise UsageError(f"{question} Nobody can be asked here: --yes says so")
+    if not click.confirm(question, err=True):
+        raise click.exceptions.Exit(1)

@@ -92,8 +92,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def trainers(self) -> tuple[LearnerView, ...]:
-        """Who is live and trains."""
-        return tuple(v for v in self.live if v.role != "syncer")
+        """Who is live, trains, and was not dropped."""
+        return tuple(v for v in self.live if v.role != "syncer" and self.dropped_by(v) is None)
 
     @property
     def effect(self) -> Effect:
@@ -101,6 +101,11 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         # A run paused while nobody was live has no round record that says so: its learners do.
         quiet = all(v.beat is not None and v.beat.phase == "paused" for v in self.live)
         return self._effect(len(self.controls) if quiet else self._named)
+
+    def dropped_by(self, view: LearnerView) -> str | None:
+        """The machine that had this incarnation dropped from the run, '' if that is not known; None if it was not."""
+        now = self.effect
+        return now.dropped[view.learner][1] if now.is_dropped(view.learner, view.incarnation) else None
 
     @property
     def total_rounds(self) -> int | None:

@@ -58,7 +58,7 @@ SAID: list[tuple[WorkerEvent, str | None]] = [
     (CLOSED, "round 2 closed (3 of 9) with a, b  train loss 0.5000"),
     (
         RoundClosed(round=2, rounds=None, participants=(), rejected=("a: norm",), train_loss=None, closer="b"),
-        "round 2 closed unchanged: nothing that counts was reported  rejected: a: norm",
+        "round 2 closed unchanged: nothing that counts was reported  rejected: a: over max_delta_norm, or too large to add",
     ),
     (Evaluated(round=2, loss=None, metrics={"r2": 0.5}), "round 2: validation loss –  r2 0.500"),
     (ShareLost(reason="no answer"), "the mailbox does not answer (no answer): training goes on, and it is tried again"),
