@@ -14,7 +14,7 @@ help:
 	@echo 'make slow    the tests that take minutes'
 	@echo 'make lint    ruff, mypy and the import contracts'
 	@echo 'make format  lay out the code the way lint wants it'
-	@echo 'make bench   how long the command takes to start'
+	@echo 'make bench   how long the command takes to start, and what an exchange costs here'
 	@echo 'make clean   remove .venv and everything else that was made here'
 	@echo
 	@echo 'Everything is installed into .venv, nothing outside this folder. PYTHON=python3.12 picks an interpreter.'
@@ -40,6 +40,7 @@ format: .venv/.dev-stamp
 
 bench: .venv/.run-stamp
 	@$(BIN)/python tests/bench/startup.py
+	@$(BIN)/swarm bench
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache snapshot_report.html

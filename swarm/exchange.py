@@ -5,6 +5,8 @@ A process killed between any two writes leaves at most a payload that no record 
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import functools
 import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -14,11 +16,14 @@ import msgspec
 import numpy as np
 
 from swarm.core import keys
-from swarm.core.errors import PayloadCorrupt, PayloadMissing
+from swarm.core.errors import HeaderError, PayloadCorrupt, PayloadMissing, SchemaMismatch
 from swarm.core.records import INIT, Checkpoint, Manifest, PayloadRef, RoundRecord, Snapshot, encode
+from swarm.host.memory import LARGE_BYTES, give_back
 from swarm.mailbox.contract import PART_BYTES, Buffer, Mailbox
 from swarm.tape import Tape, derived_nonce, read_manifest
 from swarm.tape import nonce as fresh_nonce
+from swarm.tensors.codec import payload_specs
+from swarm.tensors.commit import rebuild
 from swarm.tensors.payload import MAX_HEADER_BYTES, Packed, check, header_size, parse_header, unpack
 from swarm.tensors.schema import Schema
 from swarm.tensors.stream import Gathering, Growing, Named, check_listed, spans_of
@@ -90,9 +95,52 @@ class Exchange(Tape):
         check(tensors, [self.schema[name] for name in self.plan[fragment]], dtype)
         return tensors
 
+    async def fetch_theta(self, fragment: int, record: RoundRecord | None, held: tuple[str, Tensors] | None = None) -> Tensors:
+        """The parameters of `fragment` after `record` (None: Θ⁰), verified, each in its own dtype. `held`: parameters that are
+        here already, with the SHA-256 of their payload. If these are what the record's update starts from, and it is smaller,
+        that is fetched instead. Raises as `fetch` does."""
+        ref = self.theta_ref(fragment, record)
+        if record is not None and record.update is not None and held is not None:
+            tensors = await self._updated(fragment, record, held)
+            if tensors is not None:
+                return tensors
+        return await self.fetch(fragment, ref)
+
+    async def _updated(self, fragment: int, record: RoundRecord, held: tuple[str, Tensors]) -> Tensors | None:
+        """`held` with the record's update, if that gives the bytes of its theta."""
+        update, dtype = record.update, self.manifest.algorithm.commit_dtype
+        before = record.round - len(self.plan)
+        if update is None or dtype is None or update.size_bytes >= record.theta.size_bytes:
+            return None
+        base = self.theta_ref(fragment, await self.round(before) if before >= 0 else None)
+        if base.sha256 != held[0]:
+            return None
+        specs = {name: self.schema[name] for name in self.plan[fragment]}
+        wanted = payload_specs(specs.values(), dtype)
+        owner = {name: spec.name for spec in specs.values() for name, _, _ in payload_specs([spec], dtype)}
+        theta: dict[str, NDArray[Any]] = {}
+
+        def apply(parameters: Mapping[str, Tensors]) -> None:
+            for name, tensors in parameters.items():
+                check(tensors, [specs[name]], dtype)
+                theta[name] = rebuild(held[1][name], tensors, spec=specs[name], dtype=dtype)
+                theta[name].flags.writeable = False
+
+        try:
+            stream = self.stream(self.key_of(fragment, update), update, wanted, owner)
+            async with contextlib.aclosing(stream) as read:
+                async for parameters in read:
+                    await self.offload(functools.partial(apply, parameters))
+        except (PayloadMissing, PayloadCorrupt, HeaderError, SchemaMismatch):
+            return None  # the theta is always there
+        packed = Packed(theta)
+        await self.offload(lambda: collections.deque(packed, maxlen=0))
+        return theta if packed.sha256 == record.theta.sha256 else None
+
     async def _whole(self, key: str, ref: PayloadRef) -> Tensors:
         """All tensors of a payload, in one piece of memory."""
         self._check_size(key, ref)
+        await self.make_room(ref.size_bytes)
         buffer = np.empty(ref.size_bytes + 1, np.uint8).data  # one byte more: whether there is more than was promised
         sha = hashlib.sha256()
         for begin in range(0, ref.size_bytes, PART_BYTES):
@@ -104,10 +152,11 @@ class Exchange(Tape):
         return tensors
 
     async def stream(
-        self, key: str, ref: PayloadRef, wanted: Sequence[Named], owner: Mapping[str, str]
-    ) -> AsyncGenerator[tuple[str, dict[str, NDArray[Any]]], None]:
-        """The payload's tensors as they are read, put together by parameter: (parameter, read-only arrays by name, good until
-        the next turn). `wanted`: exactly what it must hold; `owner`: names of tensors → names of parameters.
+        self, key: str, ref: PayloadRef, wanted: Sequence[Named], owner: Mapping[str, str], *, written: bool = False
+    ) -> AsyncGenerator[dict[str, dict[str, NDArray[Any]]], None]:
+        """The payload's tensors as they are read, some at a time, put together by parameter: parameter → read-only arrays by
+        name, good until the next turn. `wanted`: exactly what it must hold; `owner`: names of tensors → names of parameters.
+        `written`: the arrays may be written to, and be given to a put that writes them on, as far as a Source may change.
 
         Whether the bytes are what was promised is known at the end only: until this raises PayloadCorrupt there, or does not,
         whatever is made of them must be kept from everybody's eyes. Raises PayloadMissing, HeaderError and SchemaMismatch too.
@@ -126,18 +175,28 @@ class Exchange(Tape):
         check_listed(entries, wanted)
         sha.update(head[:begin])
         spans = spans_of(entries, owner, limit_bytes=PART_BYTES)
-        buffer = np.empty(max((span.end - span.begin for span in spans), default=0) + 1, np.uint8).data
+        largest = max((span.end - span.begin for span in spans), default=0) + 1
+        # Of the large ones each has memory of its own, if need be: a few of these at once would be too much.
+        ring = _Ring(4, min(largest, PART_BYTES + 1)) if written else _Ring(1, largest)
         gathering = Gathering(owner)
         for span in spans:
             size, last = span.end - span.begin, span is spans[-1]
+            buffer = ring.next(size + 1)
             for at in range(0, size, PART_BYTES):
                 part = buffer[at : min(at + PART_BYTES, size)]
                 end = at + len(part) + (last and at + len(part) == size)
-                await self._read(key, ref, span.begin + at, buffer[at:end])
+                known = head[span.begin + at : span.begin + at + len(part)]
+                buffer[at : at + len(known)] = known
+                if at + len(known) < end:
+                    await self._read(key, ref, span.begin + at + len(known), buffer[at + len(known) : end])
                 await self.offload(functools.partial(sha.update, part))
-            for parameter, tensors in gathering.take(span, buffer[:size]):
-                yield parameter, tensors
+            yield gathering.take(span, buffer[:size])
         self._verify(key, ref, sha.hexdigest())
+
+    async def make_room(self, size_bytes: int) -> None:
+        """Before so much memory is asked for."""
+        if size_bytes >= LARGE_BYTES:
+            await self.offload(give_back)
 
     def _check_size(self, key: str, ref: PayloadRef) -> None:
         limit = 8 + MAX_HEADER_BYTES + 2 * 4 * self.schema.size  # no honest payload of this run is larger
@@ -246,6 +305,24 @@ class Exchange(Tape):
         if doomed:
             await self.mailbox.delete(doomed)
         return len(doomed)
+
+
+class _Ring:
+    """Buffers that are used in turn: memory that is asked for anew is slow at first."""
+
+    def __init__(self, count: int, size: int) -> None:
+        self._count, self._size = count, size
+        self._buffers: collections.deque[memoryview] = collections.deque()
+
+    def next(self, size: int) -> memoryview:
+        """At least `size` bytes."""
+        if size > self._size:
+            return np.empty(size, np.uint8).data
+        if len(self._buffers) == self._count:
+            self._buffers.rotate(-1)
+        else:
+            self._buffers.append(np.empty(self._size, np.uint8).data)
+        return self._buffers[-1]
 
 
 class _Counted:

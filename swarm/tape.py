@@ -15,7 +15,7 @@ import msgspec
 
 from swarm.core import keys
 from swarm.core.errors import FormatMismatch, MailboxCorrupt, MailboxMoved, RecordError, RunNotFound
-from swarm.core.fragments import Schedule, by_bytes
+from swarm.core.fragments import Schedule
 from swarm.core.lease import BeatId
 from swarm.core.records import (
     FORMAT,
@@ -56,7 +56,7 @@ class Tape:
     def __init__(self, mailbox: Mailbox, manifest: Manifest) -> None:
         self.mailbox, self.manifest = mailbox, manifest
         self.keys = keys.RunKeys(manifest.run)
-        self.plan = by_bytes(manifest.tensors, manifest.algorithm.fragments)
+        self.plan = manifest.plan
         self.schedule = Schedule(sync_every=manifest.algorithm.sync_every, fragments=len(self.plan))
         self._held: tuple[int, str] | None = None  # the newest round record seen, and its body's hash
 
@@ -320,9 +320,8 @@ async def read_manifest(mailbox: Mailbox, run: str) -> Manifest:
         raise FormatMismatch(theirs=manifest.format, ours=FORMAT, where=f"run {manifest.name}")
     if manifest.run != run:  # else whatever is done to this run, its deletion included, would be done to that one
         raise MailboxCorrupt(f"{key}: is the manifest of run {manifest.run}")
-    fragments = len(by_bytes(manifest.tensors, manifest.algorithm.fragments)) if manifest.tensors else 0
-    if not manifest.tensors or len(manifest.init) != fragments:
-        raise MailboxCorrupt(f"{key}: {len(manifest.init)} initial payloads for {fragments} fragments")
+    if not manifest.init:
+        raise MailboxCorrupt(f"{key}: no initial payloads")
     return manifest
 
 

@@ -24,7 +24,6 @@ import psutil
 from swarm import __version__
 from swarm.core.errors import INTERRUPTED, DataMissing, SwarmError, UsageError
 from swarm.core.events import Building, Created, Failed, WorkerEvent
-from swarm.core.fragments import plan
 from swarm.core.jobs import CreateRun, Export, Generate, Learn, Order
 from swarm.core.records import DataRef, LearnerRecord, Manifest, TaskRef
 from swarm.core.sentences import sentence
@@ -203,9 +202,7 @@ def _create(order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emi
         created_by=me.machine_name,
     )
     theta = trainable.adapter.snapshot()
-    init = [
-        {name: theta[name] for name in names} for names in plan(schema, create.algorithm.fragments, create.algorithm.partition)
-    ]
+    init = [{name: theta[name] for name in names} for names in manifest.plan]
     if file is not None:
         ref = asyncio.run(attach_patiently(mailbox, create.run, file, emit))
         manifest = msgspec.structs.replace(manifest, files=(ref,))

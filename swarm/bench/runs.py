@@ -7,7 +7,6 @@ from typing import Any
 from uuid import uuid4
 
 from swarm.bench.options import Options
-from swarm.core.fragments import by_bytes
 from swarm.core.records import LearnerRecord, Manifest, Role, TaskRef
 from swarm.core.specs import DiLoCo
 from swarm.exchange import create_run
@@ -47,8 +46,7 @@ async def new_run(
         eval_every=0,
     )
     theta = adapter.snapshot()
-    plan = by_bytes(schema, algorithm.fragments)
-    manifest, _ = await create_run(mailbox, draft, [{name: theta[name] for name in names} for names in plan])
+    manifest, _ = await create_run(mailbox, draft, [{name: theta[name] for name in names} for names in draft.plan])
     return mailbox, manifest
 
 

@@ -36,6 +36,7 @@ COMMANDS = {
     "generate": ("runs:generate", "Let a language model of a run write."),
     "rm": ("runs:rm", "Delete a run."),
     "doctor": ("mailboxes:doctor", "Check this machine and a mailbox."),
+    "bench": ("bench:bench", "Measure what an exchange costs here."),
 }
 
 

@@ -12,7 +12,10 @@ SwarmError
 │   ├── LearnerIdTaken          a live learner holds that id; a free one is suggested
 │   ├── Superseded              a higher incarnation holds this learner's id: stop
 │   ├── Dropped                 somebody removed this learner from the run: stop
-│   └── RunEnded                the run was stopped or has all its rounds
+│   ├── RunEnded                the run was stopped or has all its rounds
+│   ├── RankLost                another learner trains this one's slice of the data now
+│   ├── RanksTaken              every slice of the data is held by a live learner
+│   └── BarrierBroken           not everybody came: the time is over, or one of them is gone
 ├── MailboxError
 │   ├── MailboxUnavailable      transient: retry for as long as it lasts
 │   ├── MailboxFull             no space left, or over quota
@@ -111,6 +114,20 @@ class Dropped(RunError):
 
 
 class RunEnded(RunError):
+    pass
+
+
+class RankLost(RunError):
+    def __init__(self, rank: int, holder: str) -> None:
+        self.rank, self.holder = rank, holder
+        super().__init__(f"rank {rank} is held by {holder} now: this learner was not heard of for a lease")
+
+
+class RanksTaken(RunError):
+    pass
+
+
+class BarrierBroken(RunError):
     pass
 
 

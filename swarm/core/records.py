@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from swarm.core.errors import FormatMismatch, RecordError
+from swarm.core.fragments import plan
 from swarm.core.ids import WINDOWS_DEVICES, is_learner_id, is_run_id
 from swarm.core.keys import is_sha256
 from swarm.core.specs import MAX_REAL, DiLoCo
@@ -202,9 +203,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         names = [tensor.name for tensor in self.tensors]
         if not names or any(a >= b for a, b in itertools.pairwise(names)):
             raise ValueError("tensors must be one or more, each once, sorted by name")
-        fragments = min(self.algorithm.fragments, len(names))
+        fragments = len(self.plan)
         if len(self.init) not in (0, fragments) or any(ref.round != INIT for ref in self.init):
             raise ValueError(f"init must be {fragments} payloads of round {INIT}, one for each fragment")
+
+    @property
+    def plan(self) -> tuple[tuple[str, ...], ...]:
+        """Names of parameters by fragment."""
+        return plan(self.tensors, self.algorithm.fragments, self.algorithm.partition)
 
 
 class LearnerRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,9 +19,9 @@ from swarm.core.records import MAX_RECORD_BYTES
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Source: TypeAlias = Iterable[Buffer] | AsyncIterable[Buffer]
-"""Chunks of an object, in order, each unchanged until the put has ended. One that comes about while it is written is
-asynchronous, and may wait for other calls of the mailbox. Iterated once by every call of `put`: whoever repeats the call
-brings a source that can begin again, so a one-shot generator will not do."""
+"""Chunks of an object, in order, each unchanged until the third one after it is asked for. One that comes about while it is
+written is asynchronous, and may wait for other calls of the mailbox. Iterated once by every call of `put`: whoever repeats
+the call brings a source that can begin again, so a one-shot generator will not do."""
 KeyOf: TypeAlias = str | Callable[[], str]
 """A key, or what gives it once the source is exhausted: a payload's key holds the hash of what was streamed."""
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from swarm.mailbox.contract import Buffer
 
 T = TypeVar("T")
-DEPTH = 2  # chunks under way: one is written while the next one comes about
+DEPTH = 2  # chunks that wait or are being written while the next one comes about; what a Source may change goes by it
 LOOK_S = 1.0
 
 

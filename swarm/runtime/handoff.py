@@ -73,6 +73,7 @@ class Telemetry:
 @dataclass
 class Handoff:
     telemetry: Telemetry = field(default_factory=Telemetry)
+    evaluates: bool = True  # whether the training thread can evaluate
     wake: Callable[[], None] = lambda: None  # wakes the communication thread; thread-safe
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _outbox: deque[Publication] = field(default_factory=deque)

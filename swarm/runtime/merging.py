@@ -74,6 +74,8 @@ class Merger:
         momentum: nothing can be merged without it."""
         left = list(accepted)
         fold: Fold | None = None
+        exact = self.spec.max_delta_norm is not None  # norms decide something
+        await self.exchange.make_room(sum(4 * spec.size for spec in self.specs))
         while left:
             weights = [weight(tokens=s.tokens, steps=s.steps) for s in left]
             if fold is None:
@@ -83,10 +85,10 @@ class Merger:
                     merge=self.spec.merge,
                     dtype=self.spec.delta_dtype,
                     embeddings=frozenset(spec.name for spec in self.specs if is_embedding(spec)),
-                    norms=True,
+                    norms=exact,
                 )
             else:
-                fold.restart(weights)
+                fold.restart(weights, norms=exact)
             refused = await self._fold(fold, left)
             if refused:
                 left = [snapshot for snapshot in left if snapshot not in refused]
@@ -95,6 +97,9 @@ class Merger:
             try:
                 theta, outer_ref, update = await self._step(fold)
             except NotFinite:  # finite deltas, whose sum with Θ or m is not: without the largest it may be
+                if not exact and len(left) > 1:
+                    exact = True  # every closer must find the same one: once more
+                    continue
                 self._refuse(left.pop(norms.index(max(norms))), "norm")
                 continue
             theta_ref = await self.exchange.store(self.round, theta)
@@ -123,16 +128,18 @@ class Merger:
         wanted = payload_specs(self.specs, snapshot.dtype)
         owner = {name: spec.name for spec in self.specs for name, _, _ in payload_specs([spec], snapshot.dtype)}
 
-        def add(name: str, tensors: Mapping[str, NDArray[Any]]) -> None:
-            check(tensors, [specs[name]], snapshot.dtype)
-            fold.add(name, tensors)
+        def add(parameters: Mapping[str, Mapping[str, NDArray[Any]]]) -> None:
+            for name, tensors in parameters.items():
+                check(tensors, [specs[name]], snapshot.dtype)
+                fold.add(name, tensors)
 
         try:
             stream = exchange.stream(exchange.delta_key(snapshot), snapshot.payload, wanted, owner)
             async with contextlib.aclosing(stream) as read:
-                async for name, tensors in read:
-                    await exchange.offload(functools.partial(add, name, tensors))
-                    exchange.progress_bytes += specs[name].size_bytes  # else a long merge would look stuck, and be overtaken
+                async for parameters in read:
+                    await exchange.offload(functools.partial(add, parameters))
+                    # Else a long merge would look stuck, and be overtaken.
+                    exchange.progress_bytes += sum(specs[name].size_bytes for name in parameters)
         except PayloadMissing:
             return "missing"
         except (PayloadCorrupt, MailboxCorrupt):
@@ -155,7 +162,7 @@ class Merger:
         update: dict[str, NDArray[Any]] = {}
 
         def step(name: str, kept: Mapping[str, NDArray[Any]] | None) -> Mapping[str, NDArray[Any]]:
-            stepped = commit(specs[name], self._how, theta=self.theta[name], outer=kept, delta=fold.result(name))
+            stepped = commit(specs[name], self._how, theta=self.theta[name], outer=kept, delta=fold.result(name), in_place=True)
             theta[name] = stepped.theta
             update.update(stepped.update)
             return stepped.outer
@@ -179,6 +186,7 @@ class Merger:
             return
         key, wanted = self.exchange.key_of(self.fragment, ref), self._how.outer_specs(self.specs)
         owner = {name: spec.name for spec in self.specs for name, _, _ in self._how.outer_specs([spec])}
-        async with contextlib.aclosing(self.exchange.stream(key, ref, wanted, owner)) as read:
-            async for name, kept in read:
-                yield name, kept
+        async with contextlib.aclosing(self.exchange.stream(key, ref, wanted, owner, written=True)) as read:
+            async for parameters in read:
+                for name, kept in parameters.items():
+                    yield name, kept

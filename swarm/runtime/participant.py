@@ -324,6 +324,8 @@ class Participant:
     async def _evaluation_is_mine(self, round: int) -> bool:
         """Whether to evaluate after `round`: once per `eval_every` turns through all fragments, first come. One that is
         behind leaves it to the others, but for the last."""
+        if not self.handoff.evaluates:
+            return False
         every, total = self.exchange.manifest.eval_every * len(self._committed.records), self._effect.rounds
         last = total is not None and round + 1 == total
         if not self._trains or every == 0 or ((round + 1) % every and not last) or (self.handoff.behind and not last):

@@ -95,7 +95,8 @@ class Keeper:
         else:
             publications = saved.take_up(verdicts)
             steps = max(part.local.steps for part in inner.parts)
-            what.insert(0, f"{steps} local step{'s' if steps != 1 else ''}")
+            if steps or not what:
+                what.insert(0, f"{steps} local step{'s' if steps != 1 else ''}")
             if any(part.residual for part in inner.parts):
                 what.append("what rounding has kept back")
             if publications:

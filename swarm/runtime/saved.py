@@ -139,6 +139,10 @@ class Saved:
             if not self._committed(fragment) and saved.base_sha256 != part.base_sha256:
                 raise StateMismatch("the saved state began from other parameters than the run's")
         self._check()
+        try:
+            self._unpublished = [self._publication(waiting) for waiting in found.unpublished]
+        except (KeyError, TypeError, ValueError) as error:
+            raise StateMismatch(f"a saved snapshot is not what it should be: {error}") from error
         gap = inner.newest - found.newest
         self.rounds: tuple[int, ...] | None = None
         """Whose verdicts must be known. None: so many rounds went by that nothing but the optimizer is taken up."""
@@ -188,7 +192,7 @@ class Saved:
         inner.parts = [self._fragment(k) for k in range(len(inner.plan))]
         inner.newest, inner.round, inner.step = saved.newest, saved.round, saved.step
         inner.align(start)
-        return [self._publication(waiting) for waiting in saved.unpublished if waiting.round > inner.newest]
+        return [waiting for waiting in self._unpublished if waiting.round > inner.newest]
 
     def _fragment(self, fragment: int) -> Fragment:
         inner, saved, names = self._inner, self._values.fragments[fragment], self._inner.plan[fragment]

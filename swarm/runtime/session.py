@@ -65,7 +65,7 @@ class Session:
             raise RunConfigMismatch(differing)
         self.adapter, self._emit, self._evaluate, self._stall_s = adapter, emit, evaluate, stall_s
         self._local, self._task = local, task
-        self._handoff = Handoff()
+        self._handoff = Handoff(evaluates=evaluate is not None)
         self._exchange = Exchange(mailbox, manifest, offload=offload)
         self._participant = Participant(
             self._exchange,
@@ -105,6 +105,8 @@ class Session:
             start = self._start.result()
             if start is None:
                 return self
+            self._start = Future()  # nobody else needs Θ⁰, which is as large as the model
+            self._start.set_result(None)
             manifest = self._exchange.manifest
             self._inner = InnerLoop(
                 self.adapter, manifest.algorithm, plan=self._exchange.plan, schedule=self._exchange.schedule, start=start
@@ -143,6 +145,11 @@ class Session:
     def me(self) -> LearnerRecord:
         """This learner as it joined."""
         return self._participant.me
+
+    @property
+    def ended(self) -> Ended | None:
+        """How it ended, once the iteration is over."""
+        return self._ended
 
     def leave(self) -> None:
         """Stop after the step under way, or give up joining. May be called from any thread, and from a signal handler."""
@@ -204,11 +211,10 @@ class Session:
 
     async def _follow(self) -> None:
         try:
-            start = await self._participant.join()
+            self._start.set_result(await self._participant.join())
         except Exception as error:
             self._start.set_exception(error)
             return
-        self._start.set_result(start)
         try:
             await self._participant.run()
         except Exception as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,8 +21,13 @@ class Work:
     seconds_s: float = 0.0
 
     def __add__(self, other: Work) -> Work:
-        pairs = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
-        return Work(*(a + b for a, b in pairs))
+        return Work(
+            tokens=self.tokens + other.tokens,
+            steps=self.steps + other.steps,
+            loss_sum=self.loss_sum + other.loss_sum,
+            loss_tokens=self.loss_tokens + other.loss_tokens,
+            seconds_s=self.seconds_s + other.seconds_s,
+        )
 
     @property
     def train_loss(self) -> float | None:
@@ -95,11 +99,14 @@ class Fragment:
             accepted = counted is not None and pending.is_(counted)
         else:
             pending = None
-        spoiled = any(v.refused for v in verdicts.values())
+        spoiled = False
         for round, found in verdicts.items():
-            if found.counted is not None and not (accepted and pending is not None and round == pending.round):
+            mine = pending is not None and round == pending.round
+            if found.counted is not None and not (mine and accepted):
                 # A former incarnation's, which held steps that these repeat, and the residual: nothing is counted twice.
                 spoiled, self.residual = True, {}
+            elif found.refused and not (mine and pending is not None and not pending.work.steps):  # else given up already
+                spoiled = True
         if accepted:
             assert pending is not None
             if pending.kept:

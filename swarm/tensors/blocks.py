@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from numpy.typing import NDArray
 
 BLOCK = 65_536
 """Elements: four fp32 blocks fit in 1 MiB, which is a core's L2."""
+
+MAPPED_BYTES = 33 << 20
 
 _local = threading.local()
 
@@ -43,6 +46,19 @@ def wide_scratch() -> NDArray[np.float64]:
     if block is None:
         block = _local.wide = np.empty(BLOCK, np.float64)
     return block
+
+
+def in_one_piece(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, NDArray[np.float32]]:
+    """fp32 arrays of these shapes, not filled, in one piece of memory that goes back to the system as a whole once nobody
+    holds any of them. As many pieces of their own they would stay in the heap of the thread that asked for them."""
+    sizes = {name: math.prod(shape) for name, shape in shapes.items()}
+    # The C library of Linux maps what is so large, whatever was freed before. What is not touched takes no memory.
+    piece = np.empty(max(sum(sizes.values()), MAPPED_BYTES // 4), np.float32)
+    found, at = {}, 0
+    for name, shape in shapes.items():
+        found[name] = piece[at : at + sizes[name]].reshape(shape)
+        at += sizes[name]
+    return found
 
 
 def same_size(*arrays: NDArray[Any]) -> int:

@@ -21,11 +21,10 @@ from numpy.typing import NDArray
 
 from swarm.core.errors import NotFinite
 from swarm.core.tensorspec import TensorSpec
-from swarm.tensors.blocks import flat, scratch, spans, wide_scratch
+from swarm.tensors.blocks import flat, in_one_piece, scratch, spans, wide_scratch
 from swarm.tensors.codec import Decoder
 from swarm.tensors.finite import finite_block
 from swarm.tensors.merge import normalised
-from swarm.tensors.precision import F32
 
 Merge: TypeAlias = Literal["mean", "rda"]
 
@@ -69,11 +68,14 @@ class Fold:
         self._rda = frozenset(self._specs) - embeddings if merge == "rda" else frozenset()
         self._dtype, self._measured = dtype, norms
         self._sums: dict[str, NDArray[np.float32]] = {}
-        self.restart(weights)
+        self.restart(weights, norms=norms)
 
-    def restart(self, weights: Sequence[float]) -> None:
+    def restart(self, weights: Sequence[float], *, norms: bool | None = None) -> None:
         """Begin again with other contributions, in the memory that is there: one of them turned out not to count."""
+        self._measured = self._measured if norms is None else norms
         self._weights = normalised(weights)
+        if self._sums.keys() != self._specs.keys():  # some were given away
+            self._sums = {}
         self._seen = dict.fromkeys(self._specs, 0)
         self._lengths: dict[str, float] = {}  # by name: Σ w‖Δ‖
         self._squares: list[list[float]] = [[] for _ in weights]
@@ -89,7 +91,8 @@ class Fold:
             raise ValueError(f"{name}: there are only {k} contributions")
         decoder = Decoder(tensors, spec, self._dtype)
         if name not in self._sums:
-            self._sums[name] = np.empty(spec.shape, F32)
+            fresh = self._specs.values() if not self._sums else [spec]
+            self._sums |= in_one_piece({spec.name: spec.shape for spec in fresh})
         weight = self._weights[k]
         factors = [weight]
         measured = self._measured or name in self._rda
@@ -105,8 +108,13 @@ class Fold:
         with np.errstate(all="ignore"):
             for span in spans(spec.size):
                 block = decoder.block(span, term)
-                if not measured and not finite_block(block, spare):
-                    raise NotFinite(name)
+                square = math.nan if measured else float(np.dot(block, block))
+                if math.isfinite(square):  # then so is every number, however the machine adds up
+                    self._squares[k].append(square)
+                elif not measured:
+                    if not finite_block(block, spare):
+                        raise NotFinite(name)
+                    self._squares[k].append(_sum_of_squares(block))
                 target = term[: block.size] if k else total[span]
                 for factor in factors:
                     block = np.multiply(block, factor, out=target)
@@ -116,9 +124,8 @@ class Fold:
 
     @property
     def norms(self) -> list[float]:
-        """Each contribution's L2 norm over the tensors given so far, float64. Raises RuntimeError unless asked for."""
-        if not self._measured:
-            raise RuntimeError("norms were not asked for")
+        """Each contribution's L2 norm over the tensors given so far: with `norms`, of the same bits on every machine; else good
+        enough for people, and for nothing."""
         return [math.sqrt(math.fsum(squares)) for squares in self._squares]
 
     def result(self, name: str) -> NDArray[np.float32]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -60,8 +60,8 @@ class Gathering:
             self._missing.setdefault(parameter, set()).add(name)
         self._held: dict[str, dict[str, NDArray[Any]]] = {}
 
-    def take(self, span: Span, raw: memoryview) -> Iterator[tuple[str, dict[str, NDArray[Any]]]]:
-        """(parameter, its tensors by name) of every parameter that is complete with `raw`, the bytes of `span`. Read-only
+    def take(self, span: Span, raw: memoryview) -> dict[str, dict[str, NDArray[Any]]]:
+        """The tensors by name of every parameter that is complete with `raw`, the bytes of `span`. Read-only
         views, good until the next span is read."""
         come: dict[str, dict[str, NDArray[Any]]] = {}
         for entry in span.entries:
@@ -72,9 +72,7 @@ class Gathering:
         for parameter, tensors in come.items():
             if self._missing[parameter]:
                 self._held[parameter] = {name: array.copy() for name, array in tensors.items()}
-        for parameter, tensors in come.items():
-            if not self._missing[parameter]:
-                yield parameter, tensors
+        return {parameter: tensors for parameter, tensors in come.items() if not self._missing[parameter]}
 
 
 class Growing:
@@ -82,7 +80,7 @@ class Growing:
     the same bytes.
 
     `tensors` gives an iterator over maps of names to C-contiguous arrays, in any order; one that comes before its turn is
-    held back. Each array must stay as it is until the put has ended. Hashing is done by `offload`.
+    held back in a copy. Each array must stay as it is as long as a chunk of a Source must. Hashing is done by `offload`.
     """
 
     def __init__(
@@ -124,6 +122,8 @@ class Growing:
                     yield chunk
                     self.size_bytes += len(chunk)
                     self._progressed(len(chunk))
+            for name in waiting.keys() & tensors.keys():
+                waiting[name] = waiting[name].copy()
         if turn < len(self._order) or waiting:
             raise ValueError(f"not the tensors that were announced: {self._order[turn:]}, {sorted(waiting)}")
         self._sha256 = sha.hexdigest()

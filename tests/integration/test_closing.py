@@ -14,12 +14,24 @@ import pytest
 
 from swarm.core.errors import MailboxMoved, PayloadMissing, SchemaMismatch
 from swarm.core.events import Trouble
-from swarm.core.records import Claim, LearnerRecord, Manifest, PayloadRef, RejectReason, RoundRecord, Snapshot, encode
+from swarm.core.records import (
+    Claim,
+    LearnerRecord,
+    Manifest,
+    PayloadRef,
+    RejectReason,
+    RoundRecord,
+    Snapshot,
+    TaskRef,
+    encode,
+)
 from swarm.core.specs import DiLoCo
-from swarm.exchange import Exchange
+from swarm.core.tensorspec import TensorSpec
+from swarm.exchange import Exchange, create_run
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
 from swarm.runtime.closing import Closed, Closer
-from swarm.tensors.precision import DTYPES
+from swarm.tensors.codec import encode as encode_delta
+from swarm.tensors.schema import Schema
 from tests.integration.simulation import Learner, Machines, model, new_run, together, virtually
 from tests.integration.wrappers import Wrapped
 
@@ -109,23 +121,187 @@ def small(learner: str, scale: float = 1e-3) -> dict[str, np.ndarray]:
     return {name: array * np.float32(scale) for name, array in model(sum(map(ord, learner))).items()}
 
 
-@pytest.mark.parametrize("dtype", [None, "BF16", "F16"])
-def test_two_closers_write_the_same_payloads(dtype: str | None) -> None:
+def at(dtype: str | None, delta: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """`delta` as a payload at `dtype` holds it."""
+    found: dict[str, np.ndarray] = {}
+    for name, array in delta.items():
+        spec = TensorSpec(name, "F32", array.shape)
+        found |= encode_delta(array, np.zeros_like(array), spec=spec, dtype=dtype)
+    return found
+
+
+@pytest.mark.parametrize("merge", ["mean", "rda"])
+@pytest.mark.parametrize("commit_dtype", [None, "BF16", "F4"])
+@pytest.mark.parametrize("dtype", [None, "F32", "BF16", "F16", "F8_E4M3", "F4"])
+def test_two_closers_write_the_same_payloads(dtype: Any, commit_dtype: Any, merge: Any) -> None:
     async def main() -> None:
         names = ["ann", "ann-2", "bob", "di"]  # byte order of the keys is another one
-        first = await Bench.of(msgspec.structs.replace(SPEC, delta_dtype=dtype))
-        others = [first.copy() for _ in range(3)]
-        for bench, order in zip([first, *others], itertools.permutations(names), strict=False):
-            for name in order:
-                delta = {k: v.astype(DTYPES[dtype or "F32"]) for k, v in small(name).items()}
-                await bench.publish(name, delta, dtype=dtype, tokens=100 * len(name), steps=3)
-        closed = [await bench.close(by=f"m{n}", order=1 - 2 * (n % 2)) for n, bench in enumerate([first, *others])]
-        assert all(closed)
-        assert [c.record.theta for c in closed if c] == [closed[0].record.theta] * 4  # type: ignore[union-attr]
-        assert [c.record.outer for c in closed if c] == [closed[0].record.outer] * 4  # type: ignore[union-attr]
-        assert all([p.unit for p in c.record.participants] == names for c in closed if c)
-        assert len(first.payloads()) == 2
-        assert all(bench.payloads() == first.payloads() for bench in others)
+        spec = msgspec.structs.replace(SPEC, delta_dtype=dtype, commit_dtype=commit_dtype, merge=merge)
+        first = await Bench.of(spec)
+        benches = [first, *(first.copy() for _ in range(3))]
+        for round in range(2):  # the second one begins with momenta, and maybe masters
+            for bench, order in zip(benches, itertools.permutations(names), strict=False):
+                for name in order:
+                    delta = at(dtype, small(name, 1e-3 * (round + 1)))
+                    await bench.publish(name, delta, round=round, dtype=dtype, tokens=100 * len(name), steps=3)
+            closed = [await bench.close(round, by=f"m{n}", order=1 - 2 * (n % 2)) for n, bench in enumerate(benches)]
+            assert all(closed)
+            refs = [(c.record.theta, c.record.outer, c.record.update) for c in closed if c]
+            assert refs == refs[:1] * 4
+            assert (refs[0][2] is None) == (commit_dtype is None)
+            assert all([p.unit for p in c.record.participants] == names for c in closed if c)
+            assert len(first.payloads(round)) == (2 if commit_dtype is None else 3)
+            for bench, mine in zip(benches, closed, strict=True):
+                assert bench.payloads(round) == first.payloads(round)
+                bench.before = mine.record if mine else None
+            assert mine is not None
+            assert mine.theta is not None
+            fetched = await first.theta()
+            assert {k: v.tobytes() for k, v in fetched.items()} == {k: v.tobytes() for k, v in mine.theta.items()}
+
+    virtually(main())
+
+
+def test_the_record_tells_the_length_of_each_delta() -> None:
+    async def main() -> None:
+        for merge, limit in (("mean", None), ("rda", None), ("mean", 1e6)):
+            bench = await Bench.of(msgspec.structs.replace(SPEC, merge=merge, max_delta_norm=limit))
+            for name in ("a", "b"):
+                await bench.publish(name)
+            closed = await bench.close()
+            assert closed is not None
+            for p in closed.record.participants:
+                expected = np.sqrt(sum(np.square(array, dtype=float).sum() for array in small(p.learner).values()))
+                assert p.delta_norm == pytest.approx(expected, rel=1e-5)
+
+    virtually(main())
+
+
+def test_a_delta_longer_than_the_limit_is_refused_and_one_that_is_not_counts() -> None:
+    async def main() -> None:
+        norm = float(np.sqrt(sum(np.square(array, dtype=float).sum() for array in small("a").values())))
+        bench = await Bench.of(msgspec.structs.replace(SPEC, max_delta_norm=2 * norm))
+        alone = bench.copy()
+        await alone.publish("a")
+        expected = await alone.close()
+        await bench.publish("a")
+        await bench.publish("b", small("a", 2.1e-3))
+        await bench.publish("c", small("a", 1e3))
+        closed = await bench.close()
+        assert closed is not None
+        assert expected is not None
+        assert [(r.learner, r.reason) for r in closed.record.rejected] == [("b", "norm"), ("c", "norm")]
+        assert (closed.record.theta, closed.record.outer) == (expected.record.theta, expected.record.outer)
+
+    virtually(main())
+
+
+def test_a_delta_that_its_learner_found_not_finite_is_refused_without_being_fetched() -> None:
+    async def main() -> None:
+        bench = await Bench.of()
+        await bench.publish("a")
+        key = await bench.publish("x", {}, finite=False)
+        del bench.store.objects[key]
+        closed = await bench.close()
+        assert closed is not None
+        assert [(r.learner, r.reason) for r in closed.record.rejected] == [("x", "nonfinite")]
+
+    virtually(main())
+
+
+def test_many_bad_contributions_cost_one_more_pass() -> None:
+    async def main() -> None:
+        bench = await Bench.of()
+        for n in range(6):
+            await bench.publish(f"good-{n}")
+        for n in range(6):
+            await bench.publish(f"bad-{n}", nan(small("x")))
+            await bench.publish(f"dull-{n}", payload=lambda data: data[:-1] + bytes([data[-1] ^ 1]))
+        received_bytes = bench.exchange.received_bytes
+        closed = await bench.close()
+        assert closed is not None
+        assert len(closed.record.participants) == 6
+        assert len(closed.record.rejected) == 12
+        size = closed.record.participants[0].size_bytes
+        assert bench.exchange.received_bytes - received_bytes <= (18 + 6 + 1) * size  # the last one: Θ
+
+    virtually(main())
+
+
+def test_of_numbers_too_large_together_every_closer_leaves_out_the_same_ones() -> None:
+    async def main() -> None:
+        first = await Bench.of()
+        second = first.copy()
+        for bench in (first, second):
+            for name, size, tokens in (("a", 3.4e38, 10**9), ("b", 1e-3, 100), ("c", 3.3e38, 10**9), ("d", 1.0, 100)):
+                delta = small(name)
+                delta["a.weight"][:] = np.float32(size)
+                await bench.publish(name, delta, tokens=tokens)
+        closed = [await bench.close(order=order) for bench, order in ((first, 1), (second, -1))]
+        assert closed[0] is not None
+        assert closed[1] is not None
+        assert [r.reason for r in closed[0].record.rejected] == ["norm", "norm"]
+        assert [r.learner for r in closed[0].record.rejected] == ["a", "c"]
+        assert closed[0].record.rejected == closed[1].record.rejected
+        assert closed[0].record.theta == closed[1].record.theta
+
+    virtually(main())
+
+
+@pytest.mark.parametrize("commit_dtype", ["F8_E4M3", "BF16", "F4"])
+def test_a_reader_that_holds_the_theta_before_rebuilds_the_new_one_from_the_update(commit_dtype: Any) -> None:
+    async def main() -> None:
+        store = MemoryStore()
+        rng = np.random.default_rng(0)
+        big = {"w": rng.standard_normal((64, 32)).astype(np.float32), "v": np.ones(7, np.float32)}
+        schema = Schema(TensorSpec(name, "F32", array.shape) for name, array in big.items())
+        draft = Manifest(
+            run="testrun1",
+            name="test-run",
+            algorithm=msgspec.structs.replace(SPEC, commit_dtype=commit_dtype),
+            task=TaskRef(name="none"),
+            tensors=tuple(schema),
+            schema_sha256=schema.digest,
+            init=(),
+        )
+        manifest, _ = await create_run(MemoryMailbox(store), draft, [big])
+        bench = Bench(store, manifest)
+        held: tuple[str, Any] = (bench.base.sha256, await bench.theta())
+        stale = held
+        for round in range(3):
+            delta = {name: rng.standard_normal(array.shape).astype(np.float32) for name, array in big.items()}
+            await bench.publish("a", delta, round=round)
+            closed = await bench.close(round)
+            assert closed is not None
+            record = bench.before = closed.record
+            assert record.update is not None
+            theta = await bench.theta()
+            for have, size_bytes in (
+                (held, record.update.size_bytes),
+                (None, record.theta.size_bytes),
+                (("1" * 64, held[1]), record.theta.size_bytes),  # of which nothing is known
+                ((held[0], theta), record.update.size_bytes + record.theta.size_bytes),  # which is not what it says
+            ):
+                reader = Exchange(MemoryMailbox(store), manifest)
+                found = await reader.fetch_theta(0, record, have)
+                assert {k: v.tobytes() for k, v in found.items()} == {k: v.tobytes() for k, v in theta.items()}
+                assert reader.received_bytes == size_bytes
+            held = (record.theta.sha256, theta)
+        # Two rounds behind: the update leads from somewhere else.
+        reader = Exchange(MemoryMailbox(store), manifest)
+        await reader.fetch_theta(0, bench.before, stale)
+        assert bench.before is not None
+        assert reader.received_bytes == bench.before.theta.size_bytes
+        # Gone or damaged: there is the theta.
+        assert bench.before.update is not None
+        key = bench.exchange.key_of(0, bench.before.update)
+        before = (await bench.exchange.round(1)) or bench.before
+        held = (before.theta.sha256, await bench.exchange.fetch(0, before.theta))
+        for damage in (lambda: store.objects.update({key: store.objects[key][:-1]}), lambda: store.objects.pop(key)):
+            damage()
+            found = await reader.fetch_theta(0, bench.before, held)
+            assert {k: v.tobytes() for k, v in found.items()} == {k: v.tobytes() for k, v in theta.items()}
+        assert await reader.fetch_theta(0, None) is not None
 
     virtually(main())
 

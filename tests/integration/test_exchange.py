@@ -13,7 +13,6 @@ import pytest
 
 import swarm.exchange
 from swarm.core.errors import MailboxUnavailable, PayloadCorrupt, PayloadMissing, SchemaMismatch
-from swarm.core.fragments import by_bytes
 from swarm.core.records import INIT, Checkpoint, Manifest, PayloadRef, TaskRef, encode
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange, create_run
@@ -41,7 +40,7 @@ def draft(seed: int, fragments: int = 2) -> tuple[Manifest, list[dict[str, np.nd
         init=(),
     )
     theta = model(seed)
-    return manifest, [{n: theta[n] for n in names} for names in by_bytes(schema, fragments)]
+    return manifest, [{n: theta[n] for n in names} for names in manifest.plan]
 
 
 # Creating
@@ -125,9 +124,10 @@ async def streamed(
 ) -> dict[str, Any]:
     """What a stream gave, copied, by parameter."""
     found: dict[str, Any] = {}
-    async for parameter, arrays in exchange.stream(exchange.key_of(0, ref), ref, named(tensors), owner):
-        assert parameter not in found
-        found[parameter] = {name: array.copy() for name, array in arrays.items()}
+    async for parameters in exchange.stream(exchange.key_of(0, ref), ref, named(tensors), owner):
+        assert not found.keys() & parameters.keys()
+        for parameter, arrays in parameters.items():
+            found[parameter] = {name: array.copy() for name, array in arrays.items()}
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from swarm.core.fragments import Schedule, plan
 from swarm.core.records import Participant
 from swarm.core.specs import DiLoCo
 from swarm.learners.numpy import NumpyAdapter
-from swarm.runtime.handoff import Aligned, Publication, Verdict
+from swarm.runtime.handoff import Aligned, Handoff, Publication, Verdict
 from swarm.runtime.inner import InnerLoop
 from swarm.runtime.saved import Saved, save
 from swarm.tensors.blocks import BLOCK, spans
@@ -428,7 +429,11 @@ def test_a_delta_that_is_not_finite_is_said_to_be_and_local_steps_are_given_up(d
     bench.closes()
     for name, since in moved.items():
         assert np.allclose(bench.model[name] - bench.theta[0][name], since, atol=1e-6), "steps made after that are carried"
+    moved = {n: bench.model[n] - bench.theta[1][n] for n in bench.plan[1]}
     bench.closes(accept=False, verdict=Verdict(refused=True))
+    for name, since in moved.items():
+        assert np.abs(since).max() > 0
+        assert np.allclose(bench.model[name] - bench.theta[1][name], since, atol=1e-6)
     assert bench.work().flaw == ""
 
 
@@ -452,6 +457,16 @@ def test_the_committed_parameters_are_lent_and_the_local_ones_come_back(alignmen
 
 
 # Going on after a restart
+
+
+UNPUBLISHED: dict[str, Any] = {
+    "base_sha256": "0" * 64,
+    "tokens": 1,
+    "steps": 1,
+    "train_loss": None,
+    "seconds_s": 1.0,
+    "flaw": "",
+}
 
 
 def copied(sections: Any) -> Any:
@@ -607,6 +622,7 @@ def test_a_state_that_is_not_of_this_run_is_refused_before_anything_is_changed()
         (sections, {**values, "newest": 7}, "round 7"),
         (sections, {**values, "fragments": values["fragments"][:2]}, "another model"),
         (sections, {**values, "fragments": [{**f, "base_sha256": "0" * 64} for f in values["fragments"]]}, "other parameters"),
+        (sections, {**values, "unpublished": [{**UNPUBLISHED, "round": 3}]}, "a saved snapshot"),
         ({**sections, "theta": {}}, values, "lacks the theta"),
         ({**sections, "anchor": {}}, values, "lacks the anchor"),
         ({**sections, "theta": {**sections["theta"], "x": np.zeros(1, F32)}}, values, "unknown parameter 'x'"),
@@ -617,3 +633,50 @@ def test_a_state_that_is_not_of_this_run_is_refused_before_anything_is_changed()
             Saved(bench.inner, arrays, told)
     assert all(bench.off(k) == 0 for k in range(3))
     Saved(bench.inner, sections, values).take_up({})
+
+
+# Memory
+
+
+@pytest.mark.parametrize("fragments", [1, 2])
+def test_a_learner_holds_its_model_the_anchor_and_one_delta_or_what_comes_in(fragments: int) -> None:
+    """In bytes of the parameters, all of NumPy's memory counted."""
+    names = [f"layer.{k}.weight" for k in range(8)]
+
+    def whole() -> dict[str, np.ndarray]:
+        return {name: np.full((512, 512), 0.5, F32) for name in names}
+
+    size_bytes = sum(array.nbytes for array in whole().values())
+    tracemalloc.start()
+    try:
+        adapter = NumpyAdapter(whole())
+        dealt = plan(adapter.schema(), fragments, "bytes")
+        spec, schedule = DiLoCo(sync_every=4, fragments=fragments), Schedule(sync_every=4, fragments=fragments)
+
+        def committed(fragment: int) -> tuple[str, dict[str, np.ndarray]]:
+            return "0" * 64, {name: np.full((512, 512), 0.25, F32) for name in dealt[fragment]}
+
+        start = Aligned(newest=-1, fragments={k: committed(k) for k in range(fragments)})
+        inner = InnerLoop(adapter, spec, plan=dealt, schedule=schedule, start=start)
+        handoff = Handoff()
+        del start
+        for round in range(2 * fragments):
+            while (made := inner.due(flush=False)) is None:
+                inner.count(tokens=1, loss=1.0, seconds_s=1.0)
+            handoff.publish(made)
+            del made
+            under_way = handoff.outgoing()
+            assert under_way is not None
+            handoff.published(under_way)
+            del under_way
+            handoff.align(Aligned(newest=round, fragments={round % fragments: committed(round % fragments)}))
+            taken = handoff.take_aligned()
+            assert taken is not None
+            inner.align(taken)
+            del taken
+            with inner.as_committed():
+                pass
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes <= (2 + 1 / fragments + 0.1) * size_bytes

@@ -120,7 +120,8 @@ def new_run(store: MemoryStore, adapter: Adapter, spec: DiLoCo) -> Manifest:
         rounds=ROUNDS,
     )
     plan = by_bytes(schema, spec.fragments)
-    return asyncio.run(create_run(MemoryMailbox(store), draft, [{name: theta[name] for name in names} for names in plan]))
+    init = [{name: theta[name] for name in names} for names in plan]
+    return asyncio.run(create_run(MemoryMailbox(store), draft, init))[0]
 
 
 class Peer:

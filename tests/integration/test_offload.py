@@ -89,8 +89,8 @@ def test_closing_moves_the_progress_that_its_beats_tell() -> None:
         await bench.close()
         assert seen[0] >= before
         assert seen == sorted(seen)
-        # Each tensor is merged, stepped and written.
-        assert len(set(seen)) >= 3 * len(theta)
+        # With the merge, and with each tensor that is stepped and written.
+        assert len(set(seen)) >= 2 * len(theta)
         assert seen[-1] - before >= 4 * sum(array.nbytes for array in theta.values())
 
     asyncio.run(main())

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from swarm.core.errors import PayloadMissing
 from swarm.core.events import Trouble
-from swarm.core.records import Manifest, RoundRecord
+from swarm.core.records import Control, Manifest, RoundRecord
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange
 from swarm.mailbox.contract import Mailbox
@@ -201,6 +202,27 @@ def test_one_that_falls_behind_with_every_round_still_takes_over_the_newest() ->
         assert await together(quick.live(), slow.live()) == ["done", "done"]
         assert quick.params == slow.params
         assert not any(isinstance(event, Trouble) for event in slow.events)
+
+    virtually(main())
+
+
+def test_parameters_that_vanished_stop_a_newcomer_by_name_and_nothing_is_written_over() -> None:
+    async def main() -> None:
+        store, machines = MemoryStore(), Machines()
+        spec = DiLoCo(sync_every=4, fragments=2, quorum_size=1, beat_s=0.5, lease_s=2.0)
+        manifest = await new_run(store, spec, rounds=6)
+        assert await Learner(store, manifest, "a", machines).live() == "done"
+        exchange = Exchange(MemoryMailbox(store), manifest)
+        await exchange.control(Control(action="extend"))
+        record = await exchange.round(4)
+        assert record is not None
+        key = exchange.key_of(record.fragment, record.theta)
+        del store.objects[key]
+        before = dict(store.objects)
+        with pytest.raises(PayloadMissing, match=key):
+            await Learner(store, manifest, "b", machines).live()
+        assert {k: store.objects.get(k) for k in before} == before
+        assert await exchange.newest_round() == 5
 
     virtually(main())
 

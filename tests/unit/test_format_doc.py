@@ -56,6 +56,8 @@ def keys_of(run: RunKeys, v: dict[str, Any]) -> dict[str, str]:
         run.beat(v["learner"], v["k"], v["n"]): "Beat",
         run.control_record(v["n"]): "Control",
         run.eval(v["round"]): "EvalRecord",
+        run.file_hashes(v["sha256"]): "payload",
+        run.file_chunk(v["sha256"], v["n"]): "chunk",
         run.checkpoint(v["round"]): "Checkpoint",
         run.checkpoint_blob(v["round"], v["fragment"], v["sha256"]): "payload",
     }

@@ -19,6 +19,7 @@ from swarm.core.events import (
     Joined,
     Paused,
     Published,
+    Restored,
     Resumed,
     RoundClosed,
     ShareBack,
@@ -44,6 +45,10 @@ SAID: list[tuple[WorkerEvent, str | None]] = [
     (
         Joined(run="aaaa1111", name="mlp-one", learner="nas", incarnation=1, round=7, role="syncer"),
         "joined mlp-one as nas to close its rounds, at round 7",
+    ),
+    (
+        Restored(round=7, step=3, what="3 local steps and the inner optimizer"),
+        "goes on at round 7, step 3, with 3 local steps and the inner optimizer",
     ),
     (Paused(round=3, by="studio"), "round 3: the run is paused by studio, until somebody resumes it"),
     (Paused(round=3), "round 3: the run is paused, until somebody resumes it"),
