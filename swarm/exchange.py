@@ -251,13 +251,13 @@ class Exchange(Tape):
 
     # Keeping
 
-    async def keep_checkpoint(self, round: int, theta: Mapping[int, Tensors]) -> None:
-        """Keep the parameters after `round`, of every fragment, beside those that training needs; of older ones all but the
-        newest `checkpoints_kept` go. Harmless to repeat."""
+    async def keep_checkpoint(self, round: int, theta: Callable[[int], Awaitable[Tensors]]) -> None:
+        """Keep the parameters after `round` beside those that training needs; of older ones all but the newest
+        `checkpoints_kept` go. `theta` gives those of a fragment. Harmless to repeat. What `theta` raises gets out."""
         refs = []
         for fragment in range(len(self.plan)):
             place = functools.partial(self.keys.checkpoint_blob, round, fragment)
-            refs.append(await self._put(Packed(theta[fragment]), place, round))
+            refs.append(await self._put(Packed(await theta(fragment)), place, round))
         record = Checkpoint(round=round, theta=tuple(refs))
         await self.mailbox.create(self.keys.checkpoint(round), encode(record, nonce=derived_nonce(record)))
         found = await self.checkpoints()

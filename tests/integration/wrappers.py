@@ -85,6 +85,21 @@ class Mortal(Wrapped):
         await asyncio.Event().wait()
 
 
+class Stopped(Wrapped):
+    """A process that can be stopped: its calls, and so all that it does, wait until it goes on."""
+
+    def __init__(self, inner: Mailbox) -> None:
+        super().__init__(inner)
+        self.runs = asyncio.Event()
+        self.runs.set()
+
+    async def around(self, op: str, key: str, call: Callable[[], Awaitable[Any]]) -> Any:
+        await self.runs.wait()
+        result = await call()
+        await self.runs.wait()  # it may have been stopped between the effect and the reply
+        return result
+
+
 class Counting(Wrapped):
     def __init__(self, inner: Mailbox) -> None:
         super().__init__(inner)
