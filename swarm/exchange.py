@@ -17,7 +17,8 @@ import numpy as np
 
 from swarm.core import keys
 from swarm.core.errors import HeaderError, PayloadCorrupt, PayloadMissing, SchemaMismatch
-from swarm.core.records import INIT, Checkpoint, Manifest, PayloadRef, RoundRecord, Snapshot, encode
+from swarm.core.lines import encode
+from swarm.core.records import INIT, Checkpoint, Manifest, PayloadRef, RoundRecord, Snapshot
 from swarm.host.memory import LARGE_BYTES, give_back
 from swarm.mailbox.contract import PART_BYTES, Buffer, Mailbox
 from swarm.tape import Tape, derived_nonce, read_manifest

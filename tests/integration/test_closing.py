@@ -13,12 +13,8 @@ import pytest
 
 from swarm.core.errors import MailboxMoved, PayloadMissing, SchemaMismatch
 from swarm.core.events import Trouble
-from swarm.core.records import (
-    Claim,
-    RejectReason,
-    RoundRecord,
-    encode,
-)
+from swarm.core.lines import encode
+from swarm.core.records import Claim, RejectReason, RoundRecord
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore

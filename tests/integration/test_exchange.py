@@ -13,7 +13,8 @@ import pytest
 
 import swarm.exchange
 from swarm.core.errors import MailboxUnavailable, PayloadCorrupt, PayloadMissing, SchemaMismatch
-from swarm.core.records import INIT, Checkpoint, Manifest, PayloadRef, TaskRef, encode
+from swarm.core.lines import encode
+from swarm.core.records import INIT, Checkpoint, Manifest, PayloadRef, TaskRef
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange, create_run
 from swarm.mailbox.faults import Fault, FaultyMailbox

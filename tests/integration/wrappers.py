@@ -8,7 +8,8 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
 from typing import Any, Literal
 
 from swarm.core import keys
-from swarm.core.records import RoundRecord, Snapshot, decode
+from swarm.core.lines import decode
+from swarm.core.records import RoundRecord, Snapshot
 from swarm.mailbox.contract import Buffer, KeyOf, Mailbox, Source
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
 
