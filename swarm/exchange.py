@@ -23,8 +23,8 @@ from swarm.host.memory import LARGE_BYTES, give_back
 from swarm.mailbox.contract import PART_BYTES, Buffer, Mailbox
 from swarm.tape import Tape, derived_nonce, read_manifest
 from swarm.tape import nonce as fresh_nonce
-from swarm.tensors.codec import payload_specs
-from swarm.tensors.commit import rebuild
+from swarm.tensors.codec import check_names, payload_specs
+from swarm.tensors.commit import OuterStep, rebuild
 from swarm.tensors.payload import MAX_HEADER_BYTES, Packed, check, header_size, parse_header, unpack
 from swarm.tensors.schema import Schema
 from swarm.tensors.stream import Gathering, Growing, Named, check_listed, spans_of
@@ -51,7 +51,11 @@ async def create_run(
 
     Of several that create a run of the same id at once one wins; the others get its manifest, and what they wrote is swept
     once the run trains. To repeat it after a lost reply is harmless; with the same `nonce` the answer is the same, too.
+    Raises UsageError, before anything is written, if a payload would hold two tensors of one name.
     """
+    algorithm, how = manifest.algorithm, OuterStep.of(manifest.algorithm)
+    masters = [spec.name for spec in manifest.tensors if how.master_code(spec) is not None]
+    check_names(manifest.tensors, [algorithm.delta_dtype, algorithm.commit_dtype], masters=masters)
     place = keys.RunKeys(manifest.run)
     refs = []
     for fragment, tensors in enumerate(init):

@@ -37,17 +37,17 @@ from swarm.core.tensorspec import TensorSpec
 from swarm.tensors.codec import encode
 from swarm.tensors.commit import OuterStep, commit
 from swarm.tensors.fold import Fold
-from swarm.tensors.precision import DTYPES, from_f32
+from swarm.tensors.precision import DTYPES
 
 done = {}
 small = [values(seed) * np.float32(2.0**-30) for seed in range(6)]  # also F16 holds them
 for code in DTYPES:
     spec = TensorSpec("w", code, (150_001,))
-    anchor, theta = (from_f32(small[seed], code) for seed in (1, 2))
+    anchor, theta = (small[seed].astype(DTYPES[code]) for seed in (1, 2))
     for dtype in DTYPES:
         fold = Fold([spec], [10.0**9, 3.5, 77777.0], merge="mean", dtype=dtype)
         for seed in (3, 4, 5):
-            delta = encode(anchor, from_f32(small[seed], code), spec=spec, dtype=dtype)
+            delta = encode(anchor, small[seed].astype(DTYPES[code]), spec=spec, dtype=dtype)
             done[f"{code}.{dtype}.delta{seed}"] = delta["w"]
             fold.add("w", delta)
         how = OuterStep(lr=0.7, beta=0.9, momentum_dtype=dtype, master_dtype=None if dtype == "F16" else "F32")

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 import swarm.exchange
-from swarm.core.errors import MailboxUnavailable, PayloadCorrupt, PayloadMissing, SchemaMismatch
+from swarm.core.errors import MailboxUnavailable, PayloadCorrupt, PayloadMissing, SchemaMismatch, UsageError
 from swarm.core.lines import encode
 from swarm.core.records import INIT, Checkpoint, Manifest, PayloadRef, TaskRef
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange, create_run
+from swarm.learners.numpy import NumpyAdapter
 from swarm.mailbox.faults import Fault, FaultyMailbox
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
 from swarm.tape import read_manifest
@@ -262,6 +263,39 @@ def test_a_payload_that_grows_has_the_bytes_of_one_that_is_there(order: int) -> 
         with pytest.raises(ValueError, match="announced"):
             await twin.store_growing(1, named(tensors), too_few)
         assert not [key for key in twin.mailbox.store.objects if "/0000000001/" in key]  # type: ignore[attr-defined]
+
+    virtually(main())
+
+
+# Names
+
+
+@pytest.mark.parametrize(
+    ("other", "dtypes"),
+    [("w.scale", {"delta_dtype": "F4"}), ("w.scale", {"commit_dtype": "F8_E4M3"}), ("w.master", {"commit_dtype": "F16"})],
+)
+def test_a_run_whose_payloads_would_hold_a_name_twice_is_not_made(other: str, dtypes: dict[str, Any]) -> None:
+    async def main() -> None:
+        theta = {"w": np.zeros((2, 2), np.float32), other: np.zeros(2, np.float32)}
+        schema = NumpyAdapter(theta).schema()
+        store = MemoryStore()
+        for spec, refused in ((DiLoCo(), False), (DiLoCo(**dtypes), True)):
+            made = Manifest(
+                run="testrun1",
+                name="x",
+                algorithm=spec,
+                task=TaskRef(name="none"),
+                tensors=tuple(schema),
+                schema_sha256=schema.digest,
+                init=(),
+            )
+            store.objects.clear()
+            if refused:
+                with pytest.raises(UsageError, match=other):
+                    await create_run(MemoryMailbox(store), made, [theta])
+                assert store.objects == {}
+            else:
+                assert (await create_run(MemoryMailbox(store), made, [theta]))[1]
 
     virtually(main())
 
