@@ -28,10 +28,11 @@ from swarm.core.records import (
 from swarm.core.specs import DiLoCo
 from swarm.core.tensorspec import TensorSpec
 from swarm.exchange import Exchange, create_run
+from swarm.learners.contract import Adapter
+from swarm.learners.numpy import NumpyAdapter
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
 from swarm.runtime.closing import Closed, Closer
 from swarm.tensors.codec import encode as encode_delta
-from swarm.tensors.schema import Schema
 from tests.integration.simulation import Learner, Machines, model, new_run, together, virtually
 from tests.integration.wrappers import Wrapped
 
@@ -115,6 +116,23 @@ class Bench:
 
     def payloads(self, round: int = 0) -> set[str]:
         return {key for key in self.store.objects if key.startswith(f"{self.exchange.keys.root}/blobs/rounds/{round:010d}/")}
+
+
+async def run_of(adapter: Adapter, spec: DiLoCo) -> Bench:
+    """A run whose Θ⁰ is what `adapter` holds."""
+    schema = adapter.schema()
+    draft = Manifest(
+        run="testrun1",
+        name="test-run",
+        algorithm=spec,
+        task=TaskRef(name="none"),
+        tensors=tuple(schema),
+        schema_sha256=schema.digest,
+        init=(),
+    )
+    store = MemoryStore()
+    manifest, _ = await create_run(MemoryMailbox(store), draft, [adapter.snapshot()])
+    return Bench(store, manifest)
 
 
 def small(learner: str, scale: float = 1e-3) -> dict[str, np.ndarray]:
@@ -251,21 +269,10 @@ def test_of_numbers_too_large_together_every_closer_leaves_out_the_same_ones() -
 @pytest.mark.parametrize("commit_dtype", ["F8_E4M3", "BF16", "F4"])
 def test_a_reader_that_holds_the_theta_before_rebuilds_the_new_one_from_the_update(commit_dtype: Any) -> None:
     async def main() -> None:
-        store = MemoryStore()
         rng = np.random.default_rng(0)
         big = {"w": rng.standard_normal((64, 32)).astype(np.float32), "v": np.ones(7, np.float32)}
-        schema = Schema(TensorSpec(name, "F32", array.shape) for name, array in big.items())
-        draft = Manifest(
-            run="testrun1",
-            name="test-run",
-            algorithm=msgspec.structs.replace(SPEC, commit_dtype=commit_dtype),
-            task=TaskRef(name="none"),
-            tensors=tuple(schema),
-            schema_sha256=schema.digest,
-            init=(),
-        )
-        manifest, _ = await create_run(MemoryMailbox(store), draft, [big])
-        bench = Bench(store, manifest)
+        bench = await run_of(NumpyAdapter(big), msgspec.structs.replace(SPEC, commit_dtype=commit_dtype))
+        store, manifest = bench.store, bench.manifest
         held: tuple[str, Any] = (bench.base.sha256, await bench.theta())
         stale = held
         for round in range(3):
