@@ -315,7 +315,7 @@ class Participant:
         """Close the open round if that is due and up to this learner."""
         watch, round = self._watch, self.newest + 1
         fragment = self.exchange.schedule.fragment(round)
-        base_sha256, theta = self._theta[fragment]
+        base_sha256, _ = self._theta[fragment]
         decision = watch.decide(round, base_sha256=base_sha256, stopping=self._stopping())
         if isinstance(decision, rounds.Wait):
             if watch.hurries(self.me.learner):
@@ -335,7 +335,7 @@ class Participant:
                 watch.open.snapshots,
                 before=self._records[fragment],
                 theta_sha256=base_sha256,
-                theta=theta,
+                theta=self._theta[fragment][1],  # held nowhere else: it is the old one when the round is closed
                 control=len(self._controls),
                 waited_s=waited_s,
                 quorum_waited_s=quorum_waited_s,
