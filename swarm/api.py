@@ -38,11 +38,14 @@ from swarm.core.records import (
     Manifest,
     Participant,
     Rejected,
+    Role,
     RoundRecord,
     Snapshot,
 )
+from swarm.core.sentences import norms, refusal
+from swarm.core.sentences import settings as settings_words
 from swarm.core.specs import DiLoCo
-from swarm.core.state import LearnerView, RunState, participants, rejections, train_loss
+from swarm.core.state import LearnerView, RunPhase, RunState, participants, rejections, train_loss
 from swarm.host import settings
 from swarm.host.crash import note_crash
 from swarm.host.identity import machine_name
@@ -78,7 +81,11 @@ __all__ = [
     "SwarmError",
     "UsageError",
     "__version__",
+    "checkpoints",
+    "drop_learner",
+    "extend_run",
     "find_run",
+    "foreign_program",
     "installed_frameworks",
     "jobs",
     "known_mailboxes",
@@ -86,11 +93,16 @@ __all__ = [
     "log_tail",
     "mailbox_location",
     "new_run",
+    "norms",
     "note_crash",
     "participants",
+    "pause_run",
+    "refusal",
     "rejections",
     "remove_run",
+    "resume_run",
     "settings_faults",
+    "settings_words",
     "start_join",
     "stop_run",
     "train_loss",
@@ -205,8 +217,9 @@ async def check_joinable(location: str, manifest: Manifest) -> None:
     """Raises RunEnded if the run was stopped or has all its rounds."""
     now = await RunWatch(location, manifest.run, history=False).poll()
     if now.phase in ("done", "stopped"):
-        how = "was stopped" if now.phase == "stopped" else f"has all its {now.open_round} rounds"
-        raise RunEnded(f"run {manifest.name} {how}: `swarm export`, or `swarm start` another one")
+        raise RunEnded(f"run {manifest.name} {ended(now)}: `swarm export`, or `swarm start` another one")
+    if program := foreign_program(manifest):
+        raise UsageError(f"run {manifest.name} {program}")
 
 
 async def joinable(location: str) -> list[Manifest]:
@@ -214,9 +227,22 @@ async def joinable(location: str) -> list[Manifest]:
     found = []
     for manifest in (await survey(location))[0]:
         now = await RunWatch(location, manifest.run, history=False).poll()
-        if now.phase not in ("done", "stopped", "unknown"):
+        if now.phase not in ("done", "stopped", "unknown") and not foreign_program(manifest):
             found.append(manifest)
     return found
+
+
+def foreign_program(manifest: Manifest) -> str:
+    """How a run is joined that no worker can join, after its name; '' for all others."""
+    if manifest.task.name != registry.LIBRARY:
+        return ""
+    return "trains a program's own model: it is joined by starting that program here (swarm.Session)"
+
+
+async def checkpoints(location: str, run: str) -> list[int]:
+    """Rounds whose parameters are kept, oldest first."""
+    store = await opened(location)
+    return await _in_time(store, Tape(store, await _in_time(store, read_manifest(store, run))).checkpoints())
 
 
 # Doing
@@ -231,6 +257,8 @@ def new_run(
     seed: int | None = None,
     name: str | None = None,
     eval_every: int = 1,
+    checkpoint_every: int = 0,
+    checkpoints_kept: int = 3,
     attach: bool | None = None,
 ) -> CreateRun:
     """A run to be made by a worker; its options are checked here. `attach`: the data that its order gives; None: if that is
@@ -248,6 +276,10 @@ def new_run(
         raise UsageError(f"seed must be 0 to {MAX_SEED}, got {seed}")
     if not 0 <= eval_every <= MAX_ROUND:
         raise UsageError(f"eval_every must be 0 to {MAX_ROUND}, got {eval_every}")
+    if not 0 <= checkpoint_every <= MAX_ROUND:
+        raise UsageError(f"checkpoint_every must be 0 to {MAX_ROUND}, got {checkpoint_every}")
+    if not 1 <= checkpoints_kept <= MAX_ROUND:
+        raise UsageError(f"checkpoints_kept must be 1 to {MAX_ROUND}, got {checkpoints_kept}")
     return CreateRun(
         run=run_id(random),
         name=name or run_name(task, random),
@@ -257,6 +289,8 @@ def new_run(
         rounds=rounds,
         seed=random.randrange(2**32) if seed is None else seed,
         eval_every=eval_every,
+        checkpoint_every=checkpoint_every,
+        checkpoints_kept=checkpoints_kept,
         attach=attach,
     )
 
@@ -279,6 +313,7 @@ def learn_order(
     device: str = "auto",
     data: str | None = None,
     threads: int | None = None,
+    role: Role = "both",
 ) -> Learn:
     """What a worker needs to take part in a run. Raises UsageError for a wrong learner id."""
     return Learn(
@@ -293,6 +328,7 @@ def learn_order(
         device=device,
         data=None if data is None else settings.absolute(data),
         threads=threads,
+        role=role,
     )
 
 
@@ -305,9 +341,12 @@ def start_join(
     framework: str = "auto",
     device: str = "auto",
     data: str | None = None,
+    role: Role = "both",
 ) -> Job:
     """Start a detached worker that joins `run` and return at once; the job's state tells how it goes on."""
-    order = learn_order(mailbox, run, run_name=run_name, learner_id=learner_id, framework=framework, device=device, data=data)
+    order = learn_order(
+        mailbox, run, run_name=run_name, learner_id=learner_id, framework=framework, device=device, data=data, role=role
+    )
     return launcher.job(launcher.start(order, foreground=False).job.name)
 
 
@@ -318,9 +357,56 @@ def leave(job: str) -> bool:
 
 async def stop_run(mailbox: str, run: str) -> None:
     """End the run for everybody: its learners report what they have, and the round that this closes is the last."""
+    await _command(mailbox, run, Control(action="stop", by=machine_name()))
+
+
+async def pause_run(mailbox: str, run: str) -> None:
+    """Let the learners report what they have, and then wait until the run is resumed. Raises RunEnded."""
+    await _command(mailbox, run, Control(action="pause", by=machine_name()), unless=("done", "stopped"))
+
+
+async def resume_run(mailbox: str, run: str) -> None:
+    """Let a paused run go on, at once. Raises RunEnded."""
+    await _command(mailbox, run, Control(action="resume", by=machine_name()), unless=("done", "stopped"))
+
+
+async def extend_run(mailbox: str, run: str, rounds: int | None) -> None:
+    """Give the run another number of rounds, in all; None: until it is stopped. One that has all its rounds goes on with
+    whoever joins. Fewer than it has already end it with the round under way. Raises RunEnded if it was stopped, UsageError."""
+    if rounds is not None and not 1 <= rounds <= MAX_ROUND:
+        raise UsageError(f"rounds must be 1 to {MAX_ROUND}, got {rounds}")
+    await _command(mailbox, run, Control(action="extend", by=machine_name(), rounds=rounds), unless=("stopped",))
+
+
+async def drop_learner(mailbox: str, run: str, learner: str) -> int:
+    """Make a learner leave, with all its incarnations so far, and wait for it no more; returns the newest of these. A later
+    one may join. Raises RunEnded, UsageError if there is no such learner."""
     store = await opened(mailbox)
-    tape = Tape(store, await _in_time(store, read_manifest(store, run)))
-    await _in_time(store, tape.control(Control(action="stop", by=machine_name())))
+    manifest = await _in_time(store, read_manifest(store, run))
+    incarnations = await _in_time(store, Tape(store, manifest).incarnations(check_learner_id(learner)))
+    if not incarnations:
+        raise UsageError(f"run {manifest.name} has no learner {learner!r}")
+    control = Control(action="drop", by=machine_name(), learner=learner, incarnation=incarnations[-1])
+    await _command(mailbox, run, control, unless=("done", "stopped"))
+    return incarnations[-1]
+
+
+async def _command(mailbox: str, run: str, control: Control, *, unless: tuple[RunPhase, ...] = ()) -> None:
+    """Append to the run's control records. Raises RunEnded if the run's phase is one of `unless`."""
+    store = await opened(mailbox)
+    manifest = await _in_time(store, read_manifest(store, run))
+    if unless:
+        now = await RunWatch(mailbox, run, history=False, store=store).poll()
+        if now.lost:
+            raise MailboxUnavailable(now.lost)
+        if now.phase in unless:
+            raise RunEnded(f"run {manifest.name} {ended(now)}")
+    await _in_time(store, Tape(store, manifest).control(control))
+
+
+def ended(state: RunState) -> str:
+    """How a run ended, after its name."""
+    return "was stopped" if state.phase == "stopped" else f"has all its {state.open_round} rounds"
 
 
 async def remove_run(mailbox: str, run: str) -> int:

@@ -243,7 +243,7 @@ async def finished(work: asyncio.Task[Any], mailbox: Mailbox) -> bool:
 
 
 def _interest(run: RunState) -> tuple[int, str]:
-    order = {"waiting": 0, "running": 1, "idle": 2, "done": 3, "stopped": 4, "unknown": 5}
+    order = {"waiting": 0, "running": 1, "paused": 2, "idle": 3, "done": 4, "stopped": 5, "unknown": 6}
     return order[run.phase], run.name
 
 

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from swarm.core.events import Building, Created, Failed, WorkerEvent
 from swarm.core.jobs import CreateRun, Export, Generate, Learn, Order
 from swarm.core.records import DataRef, LearnerRecord, Manifest, TaskRef
 from swarm.core.sentences import sentence
+from swarm.host import paths
 from swarm.host.identity import Identity, holder, identity, note_process, process_alive, process_gone
 from swarm.mailbox import open_mailbox
 from swarm.tape import read_manifest
@@ -90,7 +91,6 @@ def main(argv: list[str] | None = None) -> int:
 
 def learn(order: Learn, me: Identity, emit: EventFile) -> int:
     from swarm.runtime.attached import task_data
-    from swarm.runtime.session import Session
 
     leave = _leave_on_signals(emit)
     mailbox = open_mailbox(order.mailbox)
@@ -103,10 +103,10 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
         emit(Created(run=manifest.run, name=manifest.name))
         if not order.join:
             return 0
-    if trainable is None:
+    if trainable is None and order.role != "syncer":
         emit(Building(what=f"{manifest.task.name} for run {manifest.name}"))
         with task_data(mailbox, manifest, order.data, emit) as data:
-            trainable = _build(manifest.task, manifest.seed, order, data)
+            trainable = _build(manifest.task, manifest.seed, order, data, batch_size=manifest.algorithm.batch_size)
     record = LearnerRecord(
         learner=order.learner,
         incarnation=1,
@@ -116,31 +116,59 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
         pid=me.pid,
         process=me.process,
         version=__version__,
-        device=f"{trainable.framework} {trainable.device}",
+        device=f"{trainable.framework} {trainable.device}" if trainable is not None else "",
+        role=order.role,
     )
     process = psutil.Process()
     from swarm.mailbox.threads import DaemonThreads
 
     compute = DaemonThreads(1)
+    common: dict[str, Any] = {
+        "mailbox": mailbox,
+        "manifest": manifest,
+        "me": record,
+        "gone": lambda other: process_gone(me, holder(other)),
+        "alive": lambda other: process_alive(me, holder(other)),
+        "may_rename": order.may_rename,
+        "emit": emit,
+        "offload": compute.run,
+        "rss_bytes": lambda: process.memory_info().rss,
+    }
+    if order.role == "syncer":
+        from swarm.runtime.syncer import Syncer
+
+        syncer = Syncer(**common)
+        leave(syncer.leave)
+        trainable = None  # what Θ⁰ was made with
+        syncer.run()
+        return 0
+    assert trainable is not None
+    from swarm.runtime.local import LocalCheckpoint, forget_old
+    from swarm.runtime.session import Session
+    from swarm.tasks.contract import Resumable
+
+    checkpoints = paths.state_dir() / "checkpoints"
+    forget_old(checkpoints, keep=(manifest.run,), now_s=time.time())
     session = Session(
         trainable.adapter,
-        mailbox=mailbox,
-        manifest=manifest,
-        me=record,
-        gone=lambda other: process_gone(me, holder(other)),
-        alive=lambda other: process_alive(me, holder(other)),
-        may_rename=order.may_rename,
-        emit=emit,
         evaluate=trainable.evaluate,
-        offload=compute.run,
-        rss_bytes=lambda: process.memory_info().rss,
+        local=lambda me: LocalCheckpoint(
+            checkpoints,
+            run=manifest.run,
+            learner=me.learner,
+            incarnation=me.incarnation,
+            schema_sha256=manifest.schema_sha256,
+        ),
+        task=trainable if isinstance(trainable, Resumable) else None,
+        **common,
     )
     leave(session.leave)
     with session:
-        trainable.use_stream(session.me.learner, session.me.incarnation)
+        if not session.resumed:
+            trainable.use_stream(session.me.learner, session.me.incarnation)
         for _ in session:
             result = trainable.step()
-            session.report(tokens=result.tokens, loss=result.loss)
+            session.report(tokens=result.tokens, samples=result.samples, loss=result.loss)
     return 0
 
 
@@ -156,7 +184,7 @@ def _create(order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emi
     file = None if path is None or _shipped(task, data) else chosen(path, data, wanted=create.attach, emit=emit)
     named = TaskRef(name=create.task, options=create.options, data=data)
     emit(Building(what=f"{create.task} for a new run"))
-    trainable = _build(named, create.seed, order, path)
+    trainable = _build(named, create.seed, order, path, batch_size=create.algorithm.batch_size)
     schema = trainable.adapter.schema()
     manifest = Manifest(
         run=create.run,
@@ -169,6 +197,8 @@ def _create(order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emi
         rounds=create.rounds,
         seed=create.seed,
         eval_every=create.eval_every,
+        checkpoint_every=create.checkpoint_every,
+        checkpoints_kept=create.checkpoints_kept,
         created_by=me.machine_name,
     )
     theta = trainable.adapter.snapshot()
@@ -187,13 +217,17 @@ def _shipped(task: Task, data: tuple[DataRef, ...]) -> bool:
     return False
 
 
-def _build(named: TaskRef, seed: int, order: Learn | Generate, data: Path | None) -> Trainable:
+def _build(
+    named: TaskRef, seed: int, order: Learn | Generate, data: Path | None, *, batch_size: int | None = None
+) -> Trainable:
     from swarm.learners.devices import resolve
     from swarm.tasks import registry
 
     task = registry.get(named.name)
     framework, device = resolve(order.framework, order.device, task.frameworks)
-    return task.build(
+    return registry.build(
+        task,
+        batch_size=batch_size,
         framework=framework,
         device=device,
         options=named.options,
@@ -208,7 +242,7 @@ def export(order: Export) -> int:
 
     from swarm.tensors.payload import Packed
 
-    manifest, theta = asyncio.run(_newest(order.mailbox, order.run))
+    manifest, theta = asyncio.run(_newest(order.mailbox, order.run, order.round))
     target = Path(order.file)
     packed = Packed({name: np.ascontiguousarray(array) for name, array in theta.items()})
     staged = target.with_name(f".{target.name}.{os.getpid()}.part")
@@ -260,14 +294,20 @@ def harmless(pieces: Iterable[bytes]) -> Iterator[bytes]:
     yield decoder.decode(b"", final=True).encode()
 
 
-async def _newest(location: str, run: str) -> tuple[Manifest, dict[str, Any]]:
-    """The newest committed parameters of every fragment."""
+async def _newest(location: str, run: str, checkpoint: int | None = None) -> tuple[Manifest, Mapping[str, Any]]:
+    """The newest committed parameters of every fragment; those after round `checkpoint`, which were kept, if it is given."""
     from swarm.core.errors import PayloadMissing
     from swarm.exchange import Exchange
 
     mailbox = open_mailbox(location)
     await mailbox.open()
     exchange = Exchange(mailbox, await read_manifest(mailbox, run))
+    if checkpoint is not None:
+        kept = await exchange.checkpoints()
+        if checkpoint not in kept:
+            which = f"there are checkpoints of rounds {', '.join(map(str, kept))}" if kept else "there is no checkpoint"
+            raise UsageError(f"run {exchange.manifest.name} keeps no checkpoint of round {checkpoint}: {which}")
+        return exchange.manifest, await exchange.fetch_checkpoint(checkpoint)
     while True:
         newest = await exchange.newest_round()
         theta: dict[str, Any] = {}

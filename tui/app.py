@@ -31,6 +31,7 @@ from tui.screens.pages import fact_lines, help_lines
 from tui.screens.palette import Palette
 from tui.screens.run import RunScreen
 from tui.transitions import Note
+from tui.view_run import program_words, resting
 
 
 class FeedLike(Protocol):
@@ -43,6 +44,9 @@ class FeedLike(Protocol):
     def join(self, at: RunAt) -> None: ...
     def leave(self, job: str) -> None: ...
     def stop(self, at: RunAt) -> None: ...
+    def pause(self, at: RunAt) -> None: ...
+    def resume(self, at: RunAt) -> None: ...
+    def drop(self, at: RunAt, learner: str) -> None: ...
     @property
     def facts(self) -> Facts: ...
 
@@ -51,7 +55,7 @@ class SwarmApp(App[None]):
     TITLE = "swarm"
     CSS_PATH = "swarm.tcss"
     BINDINGS: ClassVar = bindings(Place.EVERYWHERE)
-    HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (60, "-narrow"), (100, "-wide")]  # noqa: RUF012
+    HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (60, "-narrow"), (100, "-wide"), (150, "-vast")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-low"), (28, "-tall")]  # noqa: RUF012
 
     def __init__(
@@ -113,11 +117,10 @@ class SwarmApp(App[None]):
     def _command_ended(self, message: CommandEnded) -> None:
         self._leaving.discard(message.what)
         if message.problem:
-            verb = {"join": "join", "leave": "leave", "stop": "stop"}[message.command]
-            self._toast(f"could not {verb}: {message.problem}", "error")
+            self._toast(f"could not {message.command}: {message.problem}", "error")
             self._quitting = False
-        elif message.command == "stop":
-            self._toast("stop was asked for: it takes effect at the next round")
+        elif message.command in ("stop", "pause"):
+            self._toast(f"{message.command} was asked for: it takes effect at the next round")
         if self._quitting and not self._leaving:
             self.exit()
 
@@ -202,6 +205,9 @@ class SwarmApp(App[None]):
 
     def ask_join(self, at: RunAt, state: RunState) -> None:
         name = text.plain(state.name, 40)
+        if program := program_words(state):
+            self._toast(program)
+            return
         task = text.plain(state.manifest.task.name, 40) if state.manifest else ""
         words = (
             ((f"Train {name} on this machine?", "strong"),),
@@ -230,6 +236,36 @@ class SwarmApp(App[None]):
                 self.feed.stop(at)
 
         self.push_screen(Choice("Stop", words, (Option("stop", "Stop it for everybody"), CANCEL), focus="cancel"), answered)
+
+    def ask_pause(self, at: RunAt, state: RunState) -> None:
+        name = text.plain(state.name, 40)
+        if resting(state):
+            self.feed.resume(at)
+            self._toast(f"{name} goes on")
+            return
+        words = (
+            ((f"Let {name} rest?", "strong"),),
+            (("Its learners report what they have, then all machines wait until it is resumed.", ""),),
+        )
+
+        def answered(answer: str | None) -> None:
+            if answer == "pause":
+                self.feed.pause(at)
+
+        self.push_screen(Choice("Pause", words, (Option("pause", "Pause it for everybody"), CANCEL), focus="cancel"), answered)
+
+    def ask_drop(self, at: RunAt, state: RunState, learner: str) -> None:
+        who = text.plain(learner, 64)
+        words = (
+            ((f"Drop {who} from {text.plain(state.name, 40)}?", "strong"),),
+            (("It is asked to leave, and the others wait for it no more. It may join again.", ""),),
+        )
+
+        def answered(answer: str | None) -> None:
+            if answer == "drop":
+                self.feed.drop(at, learner)
+
+        self.push_screen(Choice("Drop", words, (Option("drop", f"Drop {who}"), CANCEL), focus="cancel"), answered)
 
     def ask_leave(self, jobs: tuple[Job, ...]) -> None:
         """All of this machine's jobs in one run."""

@@ -50,6 +50,7 @@ KEYS: dict[Place, tuple[Key, ...]] = {
     Place.HOME: (
         Key("enter", "open", "open", "Open the run under the cursor, or the run of the job under it."),
         Key("J", "join", "join", "Train this run on this machine, in a worker process of its own."),
+        Key("P", "pause", "pause", "Let all learners of the run under the cursor rest, and go on again."),
         Key("S", "stop", "stop", "Stop the run under the cursor, for everybody."),
         Key("r", "rescan", "rescan", "Look at all mailboxes again now."),
         *_panes("runs", "jobs"),
@@ -61,6 +62,8 @@ KEYS: dict[Place, tuple[Key, ...]] = {
         Key("l", "log", "log", "Go to the log, and back to the learners."),
         Key("S", "stop", "stop", "Stop the run, for everybody."),
         Key("escape", "back", "back", "Back to the list of runs."),
+        Key("P", "pause", "pause", "Let all learners rest, and go on again."),
+        Key("x", "drop", "drop", "Drop the learner under the cursor: it is asked to leave, and waited for no more."),
         *_panes("learners", "loss", "rounds", "log"),
     ),
     Place.LISTS: (

@@ -49,6 +49,9 @@ class Api(Protocol):
     def start_join(self, mailbox: str, run: str) -> Job: ...
     def leave(self, job: str) -> bool: ...
     async def stop_run(self, mailbox: str, run: str) -> None: ...
+    async def pause_run(self, mailbox: str, run: str) -> None: ...
+    async def resume_run(self, mailbox: str, run: str) -> None: ...
+    async def drop_learner(self, mailbox: str, run: str, learner: str) -> int: ...
     def log_tail(self, job: str, lines: int = 200) -> tuple[str, ...]: ...
 
 
@@ -106,6 +109,15 @@ class Feed:
 
     def stop(self, at: RunAt) -> None:
         self._command("stop", at.run, lambda: self._api.stop_run(at.mailbox, at.run))
+
+    def pause(self, at: RunAt) -> None:
+        self._command("pause", at.run, lambda: self._api.pause_run(at.mailbox, at.run))
+
+    def resume(self, at: RunAt) -> None:
+        self._command("resume", at.run, lambda: self._api.resume_run(at.mailbox, at.run))
+
+    def drop(self, at: RunAt, learner: str) -> None:
+        self._command("drop", at.run, lambda: self._api.drop_learner(at.mailbox, at.run, learner))
 
     @property
     def facts(self) -> Facts:

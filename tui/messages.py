@@ -10,6 +10,7 @@ from textual.message import Message
 from swarm.api import Home, Job, RunState
 from tui.transitions import Note
 
+Command = Literal["join", "leave", "stop", "pause", "resume", "drop"]
 RUNNING_JOB = ("starting", "running")
 
 
@@ -89,6 +90,6 @@ class RunPolled(Message):
 class CommandEnded(Message):
     """A command that was handed to the feed: `problem` is '' if it went well."""
 
-    def __init__(self, command: Literal["join", "leave", "stop"], what: str, problem: str = "") -> None:
+    def __init__(self, command: Command, what: str, problem: str = "") -> None:
         super().__init__()
         self.command, self.what, self.problem = command, what, problem

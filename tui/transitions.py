@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from swarm.api import EvalRecord, Home, Job, LearnerView, RoundRecord, RunState, train_loss
+from swarm.api import EvalRecord, Home, Job, LearnerView, RoundRecord, RunState, refusal, train_loss
 from tui import text
 
 Severity = Literal["information", "warning", "error"]
@@ -73,6 +73,8 @@ def _learner_notes(before: RunState, after: RunState) -> Iterator[Note]:
             yield Note(f"{name} joined" if was.incarnation == 0 else f"{name} joined again")
         elif view.live and not was.live:
             yield Note(f"{name} is back")
+        elif was.live and not view.live and (dropped := after.dropped_by(view)) is not None:
+            yield Note(f"{name} was dropped{_by(dropped)}", "warning")
         elif was.live and view.state == "left":
             yield Note(f"{name} left")
         elif was.live and not view.live:
@@ -93,14 +95,17 @@ def round_closed(record: RoundRecord, evaluated: EvalRecord | None) -> str:
     refused = sum(r.round == record.round for r in record.rejected)
     parts = [f"round {record.round} closed: {len(record.participants)}/{len(record.participants) + refused}"]
     trained = train_loss(record)
+    if record.version != record.round:
+        parts.append("unchanged")
     if trained is not None:
         parts.append(f"train {text.loss(trained)}")
     if evaluated is not None:
         parts.append(f"val {text.loss(evaluated.loss)}")
+    rejected = []
     for r in record.rejected:
-        earlier = f" for round {r.round}" if r.round != record.round else ""
-        parts.append(f"{text.plain(r.learner, 64)} {r.reason}{earlier}")
-    return ", ".join(parts)
+        earlier = f", round {r.round}" if r.round != record.round else ""
+        rejected.append(f"{refusal(r)}{earlier}")
+    return "; ".join([", ".join(parts), *rejected])
 
 
 def _phase_notes(after: RunState) -> Iterator[Note]:
@@ -110,11 +115,17 @@ def _phase_notes(after: RunState) -> Iterator[Note]:
         case "done":
             yield Note(f"{text.plain(after.name, 64)} is done: {text.count(after.open_round, 'round')}")
         case "stopped":
-            yield Note(f"{text.plain(after.name, 64)} was stopped", "warning")
+            yield Note(f"{text.plain(after.name, 64)} was stopped{_by(after.effect.by)}", "warning")
+        case "paused":
+            yield Note(f"{text.plain(after.name, 64)} is paused{_by(after.effect.by)}", "warning")
         case "idle":
             yield Note(f"{text.plain(after.name, 64)} is idle: no learner is live", "warning")
         case "waiting" | "unknown":
             return
+
+
+def _by(machine: str) -> str:
+    return f" by {text.plain(machine, 64)}" if machine else ""
 
 
 def _job_notes(job: Job) -> Iterator[Note]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from swarm.api import Home, Job, RunState
 from tui import text
 from tui.messages import RUNNING_JOB, HomeShown, RunAt
-from tui.view_run import METHODS, STALE_S, joinable, method, phase_cell, round_text
+from tui.view_run import METHODS, STALE_S, asked_by, joinable, method, phase_cell, program_words, round_text
 from tui.widgets.table import Cell, Column, Row
 from tui.widgets.toned import Line, Piece
 
@@ -50,7 +50,7 @@ def run_at(key: str) -> RunAt | None:
 
 def runs(home: Home) -> Iterator[tuple[RunAt, RunState]]:
     """All runs, those that can be joined first, among them those that are trained."""
-    rank = {"running": 0, "waiting": 0, "idle": 1}
+    rank = {"running": 0, "waiting": 0, "paused": 1, "idle": 1}
     found = [(RunAt(view.location, state.run), state) for view in home.mailboxes for state in view.runs]
     yield from sorted(found, key=lambda each: rank.get(each[1].phase, 2))  # stable: newest first stays
 
@@ -66,7 +66,8 @@ def run_rows(home: Home, here: str = "") -> tuple[Row, ...]:
 
 
 def _run_row(at: RunAt, state: RunState, *, mine: bool, here: str) -> Row:
-    live = len(state.live)
+    live = len(state.trainers)
+    rate_s = state.tokens_per_s if live and state.phase != "paused" else 0.0
     return Row(
         key=row_key(at),
         quiet=not joinable(state),
@@ -77,7 +78,7 @@ def _run_row(at: RunAt, state: RunState, *, mine: bool, here: str) -> Row:
             phase_cell(state),
             Cell(round_text(state), order=float(state.open_round)),
             Cell(str(live) if live else text.NONE, order=float(live)),
-            Cell(text.short(state.tokens_per_s) if live else text.NONE, order=state.tokens_per_s),
+            Cell(text.short(rate_s) if rate_s else text.NONE, order=rate_s),
             Cell(text.short_path(text.plain(at.mailbox), here), "dim"),
         ),
     )
@@ -110,6 +111,21 @@ def job_detail(job: Job | None, here: str = "") -> Iterator[Line]:
         return
     yield ((f"✗ {text.plain(job.run_name, 40)} failed: ", "bad"), (text.plain(job.message, 400) or "it left no message", ""))
     yield ((f"  whole log: {text.short_path(text.plain(str(job.log), 300), here)}", "dim"),)
+
+
+def run_detail(state: RunState | None) -> Iterator[Line]:
+    """More of the run under the cursor, where the list cannot say all: who asked for what, and how it is joined."""
+    if state is None or state.lost:
+        return
+    name, now = text.plain(state.name, 40), state.effect
+    if state.phase == "paused":
+        yield ((f"‖ {name} is paused{asked_by(now.by)}: P lets it go on", "warn"),)
+    elif now.ending and joinable(state):
+        yield ((f"‖ {name}: a {'stop' if now.stopping else 'pause'} was asked for{asked_by(now.by)}", "warn"),)
+    elif state.phase == "waiting" and state.phase_is_certain:
+        yield ((f"◌ {name} waits for {state.waits_for}", "warn"),)
+    if joinable(state) and (program := program_words(state)):
+        yield ((program, "dim"),)
 
 
 def headline(shown: HomeShown | None) -> Line:

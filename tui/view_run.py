@@ -7,7 +7,18 @@ from collections.abc import Iterator
 
 from rich.cells import cell_len
 
-from swarm.api import EvalRecord, LearnerView, Rejected, RoundRecord, RunState, train_loss
+from swarm.api import (
+    EvalRecord,
+    LearnerView,
+    Rejected,
+    RoundRecord,
+    RunState,
+    foreign_program,
+    norms,
+    refusal,
+    settings_words,
+    train_loss,
+)
 from tui import text
 from tui.messages import RunShown
 from tui.widgets.plot import Curves
@@ -19,6 +30,7 @@ METHODS = {"diloco": "DiLoCo", "fedavg": "FedAvg"}
 _PHASES = {
     "running": ("●", "good"),
     "waiting": ("◌", "warn"),
+    "paused": ("‖", "warn"),
     "idle": ("○", "dim"),
     "done": ("✓", "good"),
     "stopped": ("■", "dim"),
@@ -35,9 +47,13 @@ _STATES = {
     "join": ("◌", "accent"),
     "joining": ("◌", "accent"),
     "paused": ("‖", "warn"),
+    "syncer": ("◆", "dim"),
     "silent": ("?", "bad"),
     "left": ("○", "dim"),
+    "dropped": ("○", "dim"),
 }
+_REFUSED = 4  # rejected snapshots that a round shows
+_ROOM_FOR_BYTES, _ROOM_FOR_NORMS = 52, 72  # cells; the same for all lines, so that their figures stand in columns
 _STAGES = ("train", "upload", "merge", "pull")
 
 LEARNER_COLUMNS = (
@@ -71,17 +87,33 @@ def phase_cell(state: RunState) -> Cell:
 
 def round_text(state: RunState) -> str:
     """'r12/40': the open round of how many; for an ended run the rounds it had."""
-    total = state.manifest.rounds if state.manifest else None
+    total = state.total_rounds
     return f"r{state.open_round}" + (f"/{total}" if total is not None else "")
 
 
 def joinable(state: RunState) -> bool:
     """Whether a learner may still join: a run that nobody trains goes on with the next one."""
-    return state.manifest is not None and state.phase in ("running", "waiting", "idle")
+    return state.manifest is not None and state.phase in ("running", "waiting", "paused", "idle")
 
 
 def stoppable(state: RunState) -> bool:
-    return joinable(state) and not any(c.action == "stop" for c in state.controls)
+    return joinable(state) and not state.effect.stopping
+
+
+def resting(state: RunState) -> bool:
+    """Whether the run is paused, or about to be: what is left to ask for is that it goes on."""
+    return state.effect.paused or state.effect.pausing
+
+
+def droppable(state: RunState) -> tuple[str, ...]:
+    """Who takes part, and was not dropped yet."""
+    return tuple(view.learner for view in state.live if state.dropped_by(view) is None)
+
+
+def program_words(state: RunState) -> str:
+    """How a run is joined that no worker can join, in one line; '' for all others."""
+    program = foreign_program(state.manifest) if state.manifest else ""
+    return f"{name(state)} {program}" if program else ""
 
 
 def can_join(shown: RunShown) -> bool:
@@ -122,12 +154,14 @@ def headline(shown: RunShown, *, width: int, frozen: bool = False) -> Line:
 def _figures(state: RunState) -> tuple[str, ...]:
     if state.manifest is None:
         return ()
-    known = [v for v in state.learners if v.state != "left"]
+    known = [v for v in state.learners if v.state != "left" and v.role != "syncer" and state.dropped_by(v) is None]
+    syncers = sum(v.role == "syncer" for v in state.live)
     return (
-        f"  {len(state.live)}/{text.count(len(known), 'learner')}" if known else "  no learner",
-        *((f"  {text.rate(state.tokens_per_s)}",) if state.live else ()),
+        f"  {len(state.trainers)}/{text.count(len(known), 'learner')}" if known else "  no learner",
+        *((f" +{text.count(syncers, 'syncer')}",) if syncers else ()),
+        *((f"  {text.rate(state.tokens_per_s)}",) if state.trainers and state.phase != "paused" else ()),
         f"  {METHODS.get(method(state), method(state))}",
-        f"  H={state.manifest.algorithm.sync_every}",
+        *(f"{'' if n else ' '} {word}" for n, word in enumerate(settings_words(state.manifest.algorithm).split())),
     )
 
 
@@ -176,34 +210,43 @@ def banner(shown: RunShown) -> Iterator[Line]:
 def _phase_lines(shown: RunShown) -> Iterator[Line]:
     state, manifest = shown.state, shown.state.manifest
     assert manifest is not None
-    here = "" if shown.running else "; join it here: enter"
+    here = "; join it here: enter" if can_join(shown) and not program_words(state) else ""
     ended = f"{text.count(state.open_round, 'round')}, loss {_last_loss(state)}"
+    by = asked_by(state.effect.by)
     match word(state):
         case "waiting":
-            missing = manifest.algorithm.starters - len(state.live)
-            yield ((f"◌ waiting for {text.count(missing, 'more learner')}{here}", "warn"),)
+            yield ((f"◌ waiting for {state.waits_for}{here}", "warn"),)
+        case "paused":
+            yield ((f"‖ paused{by}: P lets it go on{here}", "warn"),)
         case "idle":
             since = f"since round {state.open_round - 1}" if state.rounds else "since its start"
             yield ((f"○ idle {since}: no learner is live{here}", "warn"),)
         case "done":
             yield ((f"✓ done: {ended}", "good"),)
         case "stopped":
-            yield ((f"■ stopped{_stopped_by(state)}: {ended}", "dim"),)
+            yield ((f"■ stopped{by}: {ended}", "dim"),)
         case "checking":
             yield (("◌ watching for signs of life", "dim"),)
         case _:
-            silent = [v for v in state.learners if v.state == "silent"]
+            silent = [v for v in state.learners if v.state == "silent" and state.dropped_by(v) is None]
             if silent:
                 names = ", ".join(f"{text.plain(v.learner, 64)} silent {text.span(v.beat_age_s)}" for v in silent[:3])
                 rest = f" and {len(silent) - 3} more" if len(silent) > 3 else ""
                 yield ((f"⚠ {names}{rest}; the round closes with those still live", "warn"),)
-            if any(c.action == "stop" for c in state.controls):
-                yield ((f"■ stop was asked for{_stopped_by(state)}: it takes effect at the next round", "warn"),)
+    if state.phase in ("running", "waiting"):
+        if state.effect.stopping:
+            yield ((f"■ stop was asked for{by}: it takes effect at the next round", "warn"),)
+        elif state.effect.pausing:
+            yield ((f"‖ a pause was asked for{by}: it begins after the next round", "warn"),)
+    for view in state.live:
+        dropped = state.dropped_by(view)
+        if dropped is not None:
+            yield ((f"○ {text.plain(view.learner, 64)} was dropped{asked_by(dropped)}, and is about to leave", "warn"),)
 
 
-def _stopped_by(state: RunState) -> str:
-    by = next((c.by for c in state.controls if c.action == "stop"), "")
-    return f" by {text.plain(by, 64)}" if by else ""
+def asked_by(machine: str) -> str:
+    """' by studio'; '' if it is not known who."""
+    return f" by {text.plain(machine, 32)}" if machine else ""
 
 
 def _last_loss(state: RunState) -> str:
@@ -215,27 +258,44 @@ def _last_loss(state: RunState) -> str:
 def learner_rows(shown: RunShown) -> tuple[Row, ...]:
     state = shown.state
     mine = {job.learner for job in shown.running}
-    order = {"silent": 1, "left": 2}
-    views = sorted(state.learners, key=lambda v: (order.get(v.state, 0), v.learner))
+    order = {"syncer": 1, "silent": 2, "left": 3, "dropped": 3}
+    place = {
+        v.learner: order.get("syncer" if v.live and v.role == "syncer" else learner_state(state, v), 0) for v in state.learners
+    }
+    views = sorted(state.learners, key=lambda v: (place[v.learner], v.learner))
     return tuple(_learner_row(state, view, mine=view.learner in mine) for view in views)
+
+
+def learner_state(state: RunState, view: LearnerView) -> str:
+    """A word: what the learner is doing. A syncer's is that it is one, but for the time in which it closes a round."""
+    if not view.live and state.dropped_by(view) is not None:
+        return "dropped"
+    waits = view.live and view.state not in ("merge", "joining", "join")
+    return "syncer" if view.role == "syncer" and waits else view.state
 
 
 def _learner_row(state: RunState, view: LearnerView, *, mine: bool) -> Row:
     beat, record = view.beat, view.record
-    mark, tone = _STATES.get(view.state, ("?", ""))
-    live, left = view.live and beat is not None, view.state == "left"
+    said = learner_state(state, view)
+    mark, tone = _STATES.get(said, ("?", ""))
+    trains = view.role != "syncer"
+    live, left = view.live and beat is not None, said in ("left", "dropped")
     steps = round_steps(state)
-    at = f"r{beat.round} {beat.step:>4}/{steps}" if beat else text.NONE
-    rate_s = beat.tokens_per_s if live and beat else 0.0
+    at = text.NONE if beat is None else f"r{beat.round} {beat.step:>4}/{steps}" if trains else f"r{beat.round}"
+    running = live and trains and said != "paused"
+    rate_s = beat.tokens_per_s if running and beat else 0.0
+    bars = Cell(_rate_bars(view.rates) if trains else "", "accent")
+    if said == "dropped":
+        bars = Cell(asked_by(state.dropped_by(view) or "").strip())
     return Row(
         key=view.learner,
         quiet=left,
         cells=(
             Cell(text.plain(view.learner, 64) + ("*" if mine else ""), "strong" if mine else ""),
-            Cell(f"{mark} {view.state}", tone),
+            Cell(f"{mark} {said}", tone),
             Cell(at, order=float(beat.round * (steps + 1) + beat.step) if beat else ""),
-            Cell(text.short(rate_s) if live else text.NONE, order=rate_s),
-            Cell(_rate_bars(view.rates), "accent"),
+            Cell(text.short(rate_s) if running else text.NONE, order=rate_s),
+            bars,
             Cell(text.loss(beat.loss if live and beat else None), order=beat.loss if beat and beat.loss is not None else ""),
             # Of one that left, the age would be that of our watching.
             Cell(
@@ -264,11 +324,14 @@ def round_steps(state: RunState) -> int:
     return max(1, algorithm.sync_every // algorithm.fragments)
 
 
-def open_round_line(shown: RunShown) -> Line:
-    """The open round's phase, how many have reported, and for how long it has been open as seen from here."""
+def open_round_line(shown: RunShown, *, brief: bool = False) -> Line:
+    """The open round's phase, how many have reported, and for how long it has been open as seen from here. `brief`: without
+    the phases before and after it."""
     state = shown.state
     if state.phase in ("done", "stopped") or state.manifest is None:
         return ((f"no open round; {text.count(state.open_round, 'round')} closed", "dim"),)
+    if state.phase == "paused":
+        return ((f"r{state.open_round} ", "strong"), ("‖ paused", "warn"))
     reported = len({s.unit for s in state.reported if s.round == state.open_round})
     phases = {v.beat.phase for v in state.live if v.beat}
     if "merge" in phases:
@@ -278,47 +341,66 @@ def open_round_line(shown: RunShown) -> Line:
     else:
         stage = "pull" if phases == {"pull"} else "train"
     pieces: list[Piece] = [(f"r{state.open_round} ", "strong")]
-    for n, each in enumerate(_STAGES):
+    for n, each in enumerate((stage,) if brief else _STAGES):
         pieces += [(" ▸ " if n else "", "dim"), (each.upper(), "accent") if each == stage else (each, "dim")]
-    pieces.append((f"  {reported}/{max(len(state.live), reported)} reported", ""))
+    pieces.append((f"  {reported}/{max(len(state.trainers), reported)} reported", ""))
     if shown.round_since_s is not None:
         pieces.append((f"  {text.span(shown.now_s - shown.round_since_s)}", "dim"))
     return tuple(pieces)
 
 
-def closed_round_lines(state: RunState, most: int = 200) -> tuple[Line, ...]:
-    """Closed rounds, newest first. A snapshot that came late is listed by a later record, and shown where it belongs."""
+def closed_round_lines(state: RunState, *, width: int, most: int = 200) -> tuple[Line, ...]:
+    """Closed rounds, newest first, each followed by what was rejected and why. A snapshot that came late is listed by a later
+    record, and shown where it belongs. `width`: cells of a line; a narrow one has fewer figures."""
     evals = {e.round: e for e in state.evals}
     refused: dict[int, list[Rejected]] = {}
     for rejected in (r for record in state.rounds[-most - 1 :] for r in record.rejected):
         refused.setdefault(rejected.round, []).append(rejected)
     digits = len(str(state.open_round))
-    return tuple(
-        _closed(record, evals.get(record.round), refused.get(record.round, []), digits)
-        for record in reversed(state.rounds[-most:])
-    )
+    lines: list[Line] = []
+    for record in reversed(state.rounds[-most:]):
+        here = refused.get(record.round, [])
+        lines.append(_closed(record, evals.get(record.round), len(here), digits=digits, width=width))
+        lines += [((f"  {refusal(r)}", "warn"),) for r in here[:_REFUSED]]
+        if len(here) > _REFUSED:
+            lines.append(((f"  and {len(here) - _REFUSED} more", "warn"),))
+    return tuple(lines)
 
 
-def _closed(record: RoundRecord, evaluated: EvalRecord | None, refused: list[Rejected], digits: int) -> Line:
+def _closed(record: RoundRecord, evaluated: EvalRecord | None, refused: int, *, digits: int, width: int) -> Line:
     taken = len(record.participants)
-    mark, tone = ("✗", "bad") if not taken else ("◐", "warn") if refused else ("✓", "good")
+    unchanged = record.version != record.round
+    mark, tone = ("✗", "bad") if unchanged else ("◐", "warn") if refused else ("✓", "good")
     seconds_s = max((p.seconds_s for p in record.participants), default=0.0) + record.close_s
     pieces: list[Piece] = [
         (f"{f'r{record.round}':<{digits + 1}} ", ""),
-        (f"{mark} {taken}/{taken + len(refused)}", tone),
+        (f"{mark} {taken}/{taken + refused}", tone),
         (f"  {text.span(seconds_s):>5}", ""),
-        (f"  train {text.loss(train_loss(record))}", ""),
+        *((("  unchanged", "bad"),) if unchanged else ()),
+        *(((f"  train {text.loss(train_loss(record))}", ""),) if taken else ()),
         (f"  val {text.loss(evaluated.loss if evaluated else None)}", ""),
     ]
-    if refused:
-        pieces.append(("  " + ", ".join(f"{text.plain(r.learner, 64)} {r.reason}" for r in refused[:4]), "warn"))
+    sent_bytes = sum(p.size_bytes for p in record.participants)
+    if sent_bytes and width >= _ROOM_FOR_BYTES:
+        pieces.append((f"  ↑{text.size(sent_bytes)}", "dim"))
+    if (sizes := norms(record)) and width >= _ROOM_FOR_NORMS:
+        pieces.append((f"  Δ {sizes}", "dim"))
     return tuple(pieces)
 
 
 def rounds_summary(shown: RunShown) -> Line:
-    """The rounds in one line: the open one, then the newest closed one."""
-    closed = closed_round_lines(shown.state, 1)
-    return (*open_round_line(shown), *((("  ", ""), *closed[0]) if closed else ()))
+    """The rounds in one line: the open one, then the newest closed one; if that has something to say, it gets the room."""
+    newest = shown.state.rounds[-1] if shown.state.rounds else None
+    if newest is None:
+        return open_round_line(shown)
+    refused = [r for r in newest.rejected if r.round == newest.round]
+    brief = bool(refused) or newest.version != newest.round
+    closed = closed_round_lines(shown.state, width=0, most=1)
+    line = closed[0]
+    if brief:
+        line = (*closed[0][:2], *(piece for piece in closed[0] if piece[0].endswith("unchanged")))
+    more = tuple((words if n == 0 else "," + words, tone) for n, ((words, tone),) in enumerate(closed[1:]))
+    return (*open_round_line(shown, brief=brief), ("  ", ""), *line, *more)
 
 
 def curves(rounds: tuple[RoundRecord, ...], evals: tuple[EvalRecord, ...]) -> Curves:

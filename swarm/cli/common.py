@@ -6,11 +6,12 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import click
 
 from swarm.core.errors import UsageError
+from swarm.core.records import Role
 from swarm.core.sentences import plain
 
 T = TypeVar("T")
@@ -36,6 +37,14 @@ def learner_options(command: F) -> F:
                 "--device", default="auto", show_default=True, metavar="DEVICE", help="auto, cpu, mps, metal, cuda or cuda:N."
             ),
             click.option("--data", metavar="FILE", help="The task's data, if it is not the shipped one."),
+            click.option(
+                "--role",
+                type=click.Choice(get_args(Role)),
+                default="both",
+                show_default=True,
+                help="both: train and close rounds; learner: train only; syncer: close rounds only, which needs no framework; "
+                "either: train, and close rounds while no syncer is live.",
+            ),
             click.option("--threads", type=click.IntRange(1), help="CPU threads of the framework; by default as it likes."),
         ]
     ):
@@ -77,6 +86,11 @@ def put(record: Any) -> None:
     sys.stdout.flush()
 
 
+def asked_by(machine: str) -> str:
+    """' by studio'; '' if it is not known who."""
+    return f" by {plain(machine, 64)}" if machine else ""
+
+
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Left-aligned columns, two spaces apart."""
     lines = [list(headings), *[[plain(cell) for cell in row] for row in rows]]
@@ -87,3 +101,13 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def wait_for(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine; Ctrl-C ends it at once, whatever the share does."""
     return asyncio.run(work)
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Go on only if a person agrees, or `yes` says so. Raises UsageError where nobody can be asked."""
+    if yes:
+        return
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise UsageError(f"{question} Nobody can be asked here: --yes says so")
+    if not click.confirm(question, err=True):
+        raise click.exceptions.Exit(1)

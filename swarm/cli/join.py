@@ -7,6 +7,7 @@ import click
 from swarm import api
 from swarm.cli.common import json_option, learner_options, mailbox_option, remember, say, wait_for, where
 from swarm.core.errors import NothingToJoin
+from swarm.core.records import Role
 from swarm.core.sentences import amount, plain
 
 
@@ -23,6 +24,7 @@ def join(
     framework: str,
     device: str,
     data: str | None,
+    role: Role,
     threads: int | None,
     mailbox: str | None,
     as_json: bool,
@@ -44,6 +46,7 @@ def join(
         framework=framework,
         device=device,
         data=data,
+        role=role,
         threads=threads,
     )
     if detach:

@@ -11,7 +11,7 @@ import click
 
 from swarm import api, launcher
 from swarm.cli import narrate
-from swarm.cli.common import json_option, mailbox_option, put, say, table, wait_for, where
+from swarm.cli.common import asked_by, confirm, json_option, mailbox_option, put, say, table, wait_for, where
 from swarm.core.errors import MailboxUnavailable, UsageError
 from swarm.core.events import Transfer
 from swarm.core.jobs import Export, Generate, Order
@@ -47,9 +47,9 @@ def runs(mailbox: str | None, as_json: bool) -> None:
             state.run,
             "diloco",
             state.manifest.task.name if state.manifest else "",
-            f"{state.open_round}/{state.manifest.rounds if state.manifest and state.manifest.rounds else '∞'}",
-            "no answer" if state.lost else _phase(state),
-            ", ".join(v.learner for v in _heard(state)) or "–",
+            f"{state.open_round}/{'∞' if state.total_rounds is None else state.total_rounds}",
+            _state_words(state),
+            ", ".join(v.learner + (" (syncer)" if v.role == "syncer" else "") for v in _heard(state)) or "–",
         )
         for state in states
     ]
@@ -71,7 +71,8 @@ def status(run: str, watch: bool, mailbox: str | None, as_json: bool) -> None:
         state = await api.settled(follower)
         if state.manifest is None:
             raise MailboxUnavailable(state.lost or f"{location} does not answer")
-        _show(state, as_json)
+        kept = await _checkpoints(location, state)
+        _show(state, as_json, kept)
         rounds, evals = state.open_round, {e.round for e in state.evals}
         while watch and state.phase not in ("done", "stopped"):
             await asyncio.sleep(min(1.0, manifest.algorithm.beat_s))
@@ -80,7 +81,8 @@ def status(run: str, watch: bool, mailbox: str | None, as_json: bool) -> None:
                 say(f"the mailbox does not answer: {plain(state.lost, 300)}" if state.lost else "the mailbox is back")
             new = [r for r in state.rounds if r.round >= rounds]
             if as_json and new:
-                _show(state, as_json)
+                kept = await _checkpoints(location, state)
+                _show(state, as_json, kept)
             elif not as_json:
                 for line in [_round_line(state, r) for r in new] + [
                     f"round {e.round}: val {number(e.loss)}" for e in state.evals if e.round < rounds and e.round not in evals
@@ -91,22 +93,11 @@ def status(run: str, watch: bool, mailbox: str | None, as_json: bool) -> None:
     wait_for(read())
 
 
-@click.command()
-@click.argument("run")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@mailbox_option
-def stop(run: str, yes: bool, mailbox: str | None) -> None:
-    """End RUN for everybody: its learners report what they have, and the round that this closes is the last."""
-    location = where(mailbox)
-    manifest = wait_for(api.find_run(location, run))
-    ended = wait_for(api.RunWatch(location, manifest.run, history=False).poll()).phase
-    if ended in ("done", "stopped"):
-        say(f"{plain(manifest.name)} is {ended} already")
-        return
-    if sys.stdin is not None and sys.stdin.isatty():  # a script that says so means it, and nothing is deleted
-        _confirm(f"End {plain(manifest.name)} for everybody?", yes)
-    wait_for(api.stop_run(location, manifest.run))
-    say(f"{plain(manifest.name)} ends with its next round, at once if nobody trains")
+async def _checkpoints(location: str, state: api.RunState) -> list[int]:
+    """Rounds whose parameters are kept. A run that keeps none is not asked."""
+    if state.manifest is None or not state.manifest.checkpoint_every:
+        return []
+    return await api.checkpoints(location, state.run)
 
 
 @click.command()
@@ -123,7 +114,7 @@ def rm(run: str, yes: bool, force: bool, mailbox: str | None) -> None:
         if live:
             names = ", ".join(map(plain, live))
             raise UsageError(f"{names} train in {plain(manifest.name)}: `swarm stop` it first, or --force")
-    _confirm(f"Delete {plain(manifest.name)} and all its rounds?", yes)
+    confirm(f"Delete {plain(manifest.name)} and all its rounds?", yes=yes)
     count = wait_for(api.remove_run(location, manifest.run))
     say(f"{plain(manifest.name)}: {count} objects deleted")
 
@@ -131,12 +122,13 @@ def rm(run: str, yes: bool, force: bool, mailbox: str | None) -> None:
 @click.command()
 @click.argument("run")
 @click.argument("file", type=click.Path(dir_okay=False))
+@click.option("--round", "round_", type=click.IntRange(0), metavar="N", help="Those kept as the checkpoint of round N.")
 @mailbox_option
-def export(run: str, file: str, mailbox: str | None) -> int:
-    """Write the newest committed parameters of RUN to FILE, as Safetensors."""
+def export(run: str, file: str, round_: int | None, mailbox: str | None) -> int:
+    """Write the newest committed parameters of RUN to FILE, as Safetensors; with --round, older ones that were kept."""
     location = where(mailbox)
     manifest = wait_for(api.find_run(location, run))
-    return _tool(Export(mailbox=location, run=manifest.run, file=click.format_filename(file)))
+    return _tool(Export(mailbox=location, run=manifest.run, file=click.format_filename(file), round=round_))
 
 
 @click.command()
@@ -213,15 +205,6 @@ def _waited(worker: launcher.Worker) -> int:
     return int(worker.process.returncode)
 
 
-def _confirm(question: str, yes: bool) -> None:
-    if yes:
-        return
-    if sys.stdin is None or not sys.stdin.isatty():
-        raise UsageError(f"{question} Nobody can be asked here: --yes says so")
-    if not click.confirm(question, err=True):
-        raise click.exceptions.Exit(1)
-
-
 def _heard(state: api.RunState) -> tuple[api.LearnerView, ...]:
     """Live learners. After two beats in which none was heard, those whose lease still runs do not count."""
     return state.live if state.phase_is_certain else ()
@@ -229,35 +212,65 @@ def _heard(state: api.RunState) -> tuple[api.LearnerView, ...]:
 
 def _phase(state: api.RunState) -> str:
     """The phase as far as `_heard` goes."""
-    return "idle" if state.live and not _heard(state) else state.phase
+    unheard = state.phase in ("running", "waiting") and not _heard(state)
+    return "idle" if unheard else state.phase
+
+
+def _state_words(state: api.RunState) -> str:
+    """The phase, with whom it waits for or who asked for it."""
+    if state.lost:
+        return "no answer"
+    phase, now = _phase(state), state.effect
+    match phase:
+        case "waiting":
+            return f"waiting for {state.waits_for}"
+        case "paused":
+            return f"paused{asked_by(now.by)}"
+        case "running" if now.ending:
+            return f"{phase}, {'stop' if now.stopping else 'pause'} asked for{asked_by(now.by)}"
+        case _:
+            return phase
 
 
 def _learner_state(state: api.RunState, view: api.LearnerView) -> str:
-    return "silent" if view.live and not _heard(state) else view.state
+    dropped = state.dropped_by(view)
+    if dropped is not None:
+        return f"{'leaving, ' if view.live and _heard(state) else ''}dropped{asked_by(dropped)}"
+    if view.live and not _heard(state):
+        return "silent"
+    return "syncer" if view.role == "syncer" and view.live else view.state
 
 
 def _run_object(state: api.RunState) -> dict[str, object]:
-    manifest = state.manifest
+    manifest, now, heard = state.manifest, state.effect, _heard(state)
     return {
         "run": state.run,
         "name": state.name,
         "method": "diloco",
         "task": manifest.task.name if manifest else None,
         "round": state.open_round,
-        "rounds": manifest.rounds if manifest else None,
+        "rounds": state.total_rounds,
         "state": _phase(state),
         "certain": state.phase_is_certain,
-        "learners": [v.learner for v in _heard(state)],
+        "waits_for": state.waits_for if heard else "",
+        "asked": "stop" if now.stopping else "pause" if now.pausing else None,
+        "by": now.by or None,
+        "learners": [v.learner for v in heard if v.role != "syncer"],
+        "syncers": [v.learner for v in heard if v.role == "syncer"],
+        "checkpoint_every": manifest.checkpoint_every if manifest else None,
+        "checkpoints_kept": manifest.checkpoints_kept if manifest else None,
     }
 
 
-def _show(state: api.RunState, as_json: bool) -> None:
+def _show(state: api.RunState, as_json: bool, checkpoints: list[int]) -> None:
     manifest = state.manifest
     if as_json:
         learners = [
             {
                 "learner": v.learner,
-                "state": _learner_state(state, v),
+                "role": v.role,
+                "state": v.state if _heard(state) or not v.live else "silent",
+                "dropped_by": state.dropped_by(v),
                 "round": v.beat.round if v.beat else None,
                 "step": v.beat.step if v.beat else None,
                 "tokens_per_s": v.beat.tokens_per_s if v.beat else None,
@@ -272,24 +285,29 @@ def _show(state: api.RunState, as_json: bool) -> None:
             {
                 "round": r.round,
                 "participants": [p.learner for p in r.participants],
+                "changed": r.version == r.round,
                 "rejected": [{"learner": x.learner, "reason": x.reason, "round": x.round} for x in r.rejected],
                 "train_loss": api.train_loss(r),
                 "val_loss": losses.get(r.round),
+                "delta_norms": {p.learner: p.delta_norm for p in r.participants if p.delta_norm is not None},
+                "sent_bytes": sum(p.size_bytes for p in r.participants),
             }
             for r in state.rounds
         ]
-        put({**_run_object(state), "members": learners, "history": rounds})
+        put({**_run_object(state), "checkpoints": checkpoints, "members": learners, "history": rounds})
         return
     assert manifest is not None
-    of = f"/{manifest.rounds}" if manifest.rounds else ""
-    phase = "no answer" if state.lost else _phase(state)
-    print(f"{plain(state.name)} ({state.run})  {phase}  round {state.open_round}{of}  task {plain(manifest.task.name)}")
+    of = "" if state.total_rounds is None else f"/{state.total_rounds}"
+    task, settings = plain(manifest.task.name), api.settings_words(manifest.algorithm)
+    print(f"{plain(state.name)} ({state.run})  {_state_words(state)}  round {state.open_round}{of}  task {task}  {settings}")
+    if checkpoints:
+        print(f"checkpoints of round {', '.join(map(str, checkpoints))}")
     rows = [
         (
             v.learner,
             _learner_state(state, v),
-            f"{v.beat.step}/{manifest.algorithm.sync_every}" if v.beat else "",
-            f"{v.beat.tokens_per_s:,.0f}" if v.beat and v.live else "–",
+            f"{v.beat.step}/{manifest.algorithm.sync_every}" if v.beat and v.role != "syncer" else "",
+            f"{v.beat.tokens_per_s:,.0f}" if v.beat and v.live and v.state != "paused" and v.role != "syncer" else "–",
             number(v.beat.loss if v.beat else None),
             str(api.participants(state, v.learner)),
             v.record.device if v.record else "",
@@ -304,6 +322,25 @@ def _show(state: api.RunState, as_json: bool) -> None:
 
 def _round_line(state: api.RunState, record: api.RoundRecord) -> str:
     val = next((e.loss for e in state.evals if e.round == record.round), None)
-    rejected = "".join(f"  {plain(r.learner)} {r.reason}" for r in record.rejected)
     who = ", ".join(plain(p.learner) for p in record.participants) or "nobody"
-    return f"round {record.round}: {who}  train {number(api.train_loss(record))}  val {number(val)}{rejected}"
+    words = [f"round {record.round}: {who}", f"train {number(api.train_loss(record))}", f"val {number(val)}"]
+    if record.version != record.round:
+        words.append("unchanged")
+    if norms := api.norms(record):
+        words.append(f"Δ {norms}")
+    if sent_bytes := sum(p.size_bytes for p in record.participants):
+        words.append(f"up {_size(sent_bytes)}")
+    lines = ["  ".join(words)]
+    for refused in record.rejected:
+        earlier = f", for round {refused.round}" if refused.round != record.round else ""
+        lines.append(f"  {api.refusal(refused)}{earlier}")
+    return "\n".join(lines)
+
+
+def _size(count_bytes: int) -> str:
+    size = float(count_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1000 or unit == "GiB":
+            break
+        size /= 1024
+    return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"

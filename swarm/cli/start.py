@@ -10,6 +10,7 @@ import click
 from swarm import api
 from swarm.cli.common import json_option, learner_options, mailbox_option, remember, wait_for, where
 from swarm.core.errors import UsageError
+from swarm.core.records import Role
 from swarm.core.specs import DiLoCo, options
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -62,6 +63,14 @@ def spec_options(spec: type[DiLoCo]) -> Callable[[F], F]:
     help="Turns through all fragments per evaluation; 0: none.",
 )
 @click.option(
+    "--checkpoint-every",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Turns through all fragments after which the parameters are kept for good; 0: never.",
+)
+@click.option("--keep-checkpoints", type=click.IntRange(1), default=3, show_default=True, help="How many of these are kept.")
+@click.option(
     "--attach/--no-attach",
     default=None,
     help="Put the file of --data into the mailbox, for those who join; by default if it is under 1 GiB.",
@@ -79,6 +88,8 @@ def diloco(
     name: str | None,
     seed: int | None,
     eval_every: int,
+    checkpoint_every: int,
+    keep_checkpoints: int,
     attach: bool | None,
     no_join: bool,
     detach: bool,
@@ -86,6 +97,7 @@ def diloco(
     framework: str,
     device: str,
     data: str | None,
+    role: Role,
     threads: int | None,
     mailbox: str | None,
     as_json: bool,
@@ -110,6 +122,8 @@ def diloco(
         seed=seed,
         name=name,
         eval_every=eval_every,
+        checkpoint_every=checkpoint_every,
+        checkpoints_kept=keep_checkpoints,
         attach=attach,
     )
     wait_for(api.check_new_name(location, create.name))
@@ -123,6 +137,7 @@ def diloco(
         framework=framework,
         device=device,
         data=data,
+        role=role,
         threads=threads,
     )
     if detach and not no_join:

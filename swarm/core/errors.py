@@ -11,7 +11,11 @@ SwarmError
 │   ├── FormatMismatch          the mailbox or the run was written in another format version
 │   ├── LearnerIdTaken          a live learner holds that id; a free one is suggested
 │   ├── Superseded              a higher incarnation holds this learner's id: stop
-│   └── RunEnded                the run was stopped or has all its rounds
+│   ├── Dropped                 somebody removed this learner from the run: stop
+│   ├── RunEnded                the run was stopped or has all its rounds
+│   ├── RankLost                another learner trains this one's slice of the data now
+│   ├── RanksTaken              every slice of the data is held by a live learner
+│   └── BarrierBroken           not everybody came: the time is over, or one of them is gone
 ├── MailboxError
 │   ├── MailboxUnavailable      transient: retry for as long as it lasts
 │   ├── MailboxFull             no space left, or over quota
@@ -104,7 +108,26 @@ class Superseded(RunError):
         super().__init__(f"learner {learner!r} was taken over by incarnation {incarnation}; this process stops")
 
 
+class Dropped(RunError):
+    def __init__(self, learner: str, by: str) -> None:
+        super().__init__(f"learner {learner!r} was dropped from the run, asked for on {by or 'another machine'}")
+
+
 class RunEnded(RunError):
+    pass
+
+
+class RankLost(RunError):
+    def __init__(self, rank: int, holder: str) -> None:
+        self.rank, self.holder = rank, holder
+        super().__init__(f"rank {rank} is held by {holder} now: this learner was not heard of for a lease")
+
+
+class RanksTaken(RunError):
+    pass
+
+
+class BarrierBroken(RunError):
     pass
 
 

@@ -6,6 +6,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from swarm.core.records import Role
+
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
     """Base: the tag is the class name."""
@@ -42,6 +44,15 @@ class Joined(_Event, frozen=True, kw_only=True, tag=True):
     incarnation: int
     round: int  # the round it works on
     device: str = ""
+    role: Role = "both"
+
+
+class Restored(_Event, frozen=True, kw_only=True, tag=True):
+    """A restarted learner goes on from its local checkpoint."""
+
+    round: int  # the round it works on
+    step: int  # inner steps done in it
+    what: str  # was taken up
 
 
 class Waiting(_Event, frozen=True, kw_only=True, tag=True):
@@ -49,6 +60,17 @@ class Waiting(_Event, frozen=True, kw_only=True, tag=True):
 
     round: int
     reason: str
+
+
+class Paused(_Event, frozen=True, kw_only=True, tag=True):
+    """From here on nobody trains, until the run is resumed."""
+
+    round: int  # the open one
+    by: str = ""  # machine, for people
+
+
+class Resumed(_Event, frozen=True, kw_only=True, tag=True):
+    round: int
 
 
 class Stepped(_Event, frozen=True, kw_only=True, tag=True):
@@ -69,7 +91,7 @@ class Published(_Event, frozen=True, kw_only=True, tag=True):
 class RoundClosed(_Event, frozen=True, kw_only=True, tag=True):
     round: int
     rounds: int | None  # of the run
-    participants: tuple[str, ...]
+    participants: tuple[str, ...]  # none: nothing counted, and the parameters are as they were
     rejected: tuple[str, ...]  # "learner: reason"
     train_loss: float | None
     closer: str
@@ -117,7 +139,10 @@ WorkerEvent: TypeAlias = (
     | Created
     | Transfer
     | Joined
+    | Restored
     | Waiting
+    | Paused
+    | Resumed
     | Stepped
     | Published
     | RoundClosed

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from swarm.core.records import Role
 from swarm.core.specs import DiLoCo
 
 
@@ -20,6 +21,8 @@ class CreateRun(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int | None
     seed: int
     eval_every: int = 1
+    checkpoint_every: int = 0
+    checkpoints_kept: int = 3
     attach: bool | None = None  # the data given with the order; None: if that is small enough
 
 
@@ -37,14 +40,16 @@ class Learn(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     device: str = "auto"
     data: str | None = None  # path of the task's data on this machine
     threads: int | None = None  # CPU threads of the framework; None: as it likes
+    role: Role = "both"  # a syncer needs neither framework nor data
 
 
 class Export(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Write the newest committed parameters to one Safetensors file."""
+    """Write committed parameters to one Safetensors file."""
 
     mailbox: str
     run: str
     file: str
+    round: int | None = None  # those kept as the checkpoint of this round; None: the newest
 
 
 class Generate(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -152,6 +152,45 @@ class RunKeys:
             raise InvalidKey(f"{sha256!r} is no SHA-256 in lower-case hex")
         return f"{self.root}/files/{sha256}"
 
+    def queue(self, name: str) -> str:
+        """Prefix of a shared queue."""
+        return f"{self.root}/queues/{_id(name)}/"
+
+    def ranks(self, name: str) -> str:
+        """Prefix of the fixed slices of some data."""
+        return f"{self.root}/slices/{_id(name)}/"
+
+    def barrier(self, name: str) -> str:
+        """Prefix of a barrier's generations."""
+        return f"{self.root}/barriers/{_id(name)}/"
+
+    def arrivals(self, name: str, generation: int) -> str:
+        return f"{self.barrier(name)}{_padded(generation, 10)}/arrived/"
+
+    def arrival(self, name: str, generation: int, *, learner: str, incarnation: int) -> str:
+        return f"{self.arrivals(name, generation)}{_id(learner)}/{_padded(incarnation, 4)}/{RECORD}"
+
+    def barrier_open(self, name: str, generation: int) -> str:
+        return f"{self.barrier(name)}{_padded(generation, 10)}/open/{RECORD}"
+
+
+def work_set(prefix: str) -> str:
+    """What the units of a queue, or the slices, below `prefix` are."""
+    return f"{prefix}set/{RECORD}"
+
+
+def work_claims(prefix: str, unit: int) -> str:
+    return f"{prefix}{_padded(unit, 10)}/"
+
+
+def work_claim(prefix: str, unit: int, n: int) -> str:
+    """The n-th claim on a unit of a queue, or on a slice."""
+    return f"{work_claims(prefix, unit)}{_padded(n, 6)}/{RECORD}"
+
+
+def work_done(prefix: str, unit: int) -> str:
+    return f"{work_claims(prefix, unit)}done/{RECORD}"
+
 
 def _number_of(digits: int) -> str:
     """A number as `_padded` writes it. At most 18 digits: int() takes its time over very long ones, and then raises."""
@@ -168,6 +207,9 @@ _CONTROL = re.compile(rf"{_RUNS}/control/{_number_of(6)}/record\.json")
 _EVAL = re.compile(rf"{_RUNS}/evals/{_number_of(8)}/{_number_of(10)}/record\.json")
 _CHECKPOINT = re.compile(rf"{_RUNS}/checkpoints/{_number_of(10)}/record\.json")
 _FILE_CHUNK = re.compile(rf"{_RUNS}/files/([0-9a-f]{{64}})/{_number_of(6)}")
+
+_WORK_CLAIM = re.compile(rf"{_RUNS}/(?:queues|slices)/{_IDS}/{_number_of(10)}/{_number_of(6)}/record\.json")
+_ARRIVAL = re.compile(rf"{_RUNS}/barriers/{_IDS}/{_number_of(10)}/arrived/{_IDS}/{_number_of(4)}/record\.json")
 _MANIFEST = re.compile(r"runs/([a-z0-9]{4,32})/manifest/record\.json")
 
 
@@ -228,6 +270,18 @@ def parse_file_chunk(key: str) -> tuple[str, int] | None:
     """(SHA-256 of the file, number of the chunk), or None for a foreign name."""
     m = _match(_FILE_CHUNK, key)
     return (m[1], int(m[2])) if m else None
+
+
+def parse_work_claim(key: str) -> tuple[int, int] | None:
+    """(unit, claim), or None for a foreign name or the mark of a unit that is done."""
+    m = _match(_WORK_CLAIM, key)
+    return (int(m[2]), int(m[3])) if m else None
+
+
+def parse_arrival(key: str) -> tuple[int, str, int] | None:
+    """(generation, learner, incarnation), or None for a foreign name."""
+    m = _match(_ARRIVAL, key)
+    return (int(m[2]), m[3], int(m[4])) if m else None
 
 
 def parse_manifest(key: str) -> str | None:

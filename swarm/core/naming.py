@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from random import Random
+
+_ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"  # easy to type
 
 _HOW = [
     "amber",
@@ -116,4 +119,10 @@ def run_name(task: str, random: Random) -> str:
 
 def run_id(random: Random) -> str:
     """Eight characters that are easy to type; unlike a name, never the same twice in practice."""
-    return "".join(random.choice("abcdefghjkmnpqrstuvwxyz23456789") for _ in range(8))
+    return "".join(random.choice(_ALPHABET) for _ in range(8))
+
+
+def run_id_of(name: str) -> str:
+    """The id of the run that programs make under `name`: whoever starts first, all of them mean the same one."""
+    digest = hashlib.sha256(f"swarm run {name}".encode()).digest()
+    return "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in digest[:10])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, assert_never
 
 import msgspec
 
-from swarm.core.records import RejectReason, Snapshot
+from swarm.core.records import RejectReason, Role, Snapshot
 from swarm.core.specs import DiLoCo
 
 
@@ -17,10 +17,10 @@ class RoundView(msgspec.Struct, frozen=True, kw_only=True):
     round: int
     accepted: frozenset[str]  # learners whose snapshot is acceptable as far as its record tells
     reported: frozenset[str]  # learners with any snapshot for this round
-    live: frozenset[str]  # learners with a live lease
+    live: frozenset[str]  # learners that train, with a live lease: who is waited for
     opened: bool  # round 0 only: the starters were live together, or have all reported
     quorum_at_s: float | None  # when this observer first saw the quorum
-    stopping: bool = False  # a stop is pending: no wait for the starters, nor for a report when nobody is live
+    stopping: bool = False  # a stop or a pause is pending: no wait for the starters, nor for a report when nobody is live
 
 
 class Wait(msgspec.Struct, frozen=True):
@@ -45,7 +45,7 @@ def decide(view: RoundView, spec: DiLoCo, *, grace_s: float, now_s: float) -> De
     if not silent and (someone or view.stopping):
         return Close("every live learner has reported")
     if not view.reported:
-        return Wait("nobody has reported")
+        return Wait("nobody has reported" if view.live else "waiting for a learner")
     needed = quorum(spec, stopping=view.stopping)
     if len(view.accepted) < needed:
         return Wait(f"{len(view.accepted)} of {needed} for the quorum")
@@ -56,8 +56,22 @@ def decide(view: RoundView, spec: DiLoCo, *, grace_s: float, now_s: float) -> De
 
 
 def quorum(spec: DiLoCo, *, stopping: bool) -> int:
-    """Snapshots that may close a round. The last one of a run that is stopped waits for no more than one."""
+    """Snapshots that may close a round. The last one of a run that is stopped or paused waits for no more than one."""
     return 1 if stopping else spec.quorum_size
+
+
+def closes(role: Role, others: Iterable[Role], *, overdue: bool) -> bool:
+    """Whether an incarnation of `role` bids to close a round that is due. `others`: the roles of the others that are live.
+    `overdue`: it has been due for a lease, so that a syncer which is there does not do its duty."""
+    match role:
+        case "both" | "syncer":
+            return True
+        case "either":
+            return overdue or "syncer" not in others
+        case "learner":
+            return False
+        case _:
+            assert_never(role)
 
 
 def opened(*, spec: DiLoCo, live: frozenset[str], reported: frozenset[str]) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from swarm.core.events import (
     Building,
     Created,
@@ -9,7 +11,10 @@ from swarm.core.events import (
     Evaluated,
     Failed,
     Joined,
+    Paused,
     Published,
+    Restored,
+    Resumed,
     RoundClosed,
     ShareBack,
     ShareLost,
@@ -19,6 +24,8 @@ from swarm.core.events import (
     Waiting,
     WorkerEvent,
 )
+from swarm.core.records import Rejected, RejectReason, RoundRecord
+from swarm.core.specs import DiLoCo
 
 
 def sentence(event: WorkerEvent) -> str | None:
@@ -32,9 +39,18 @@ def sentence(event: WorkerEvent) -> str | None:
             return _transfer(event) if event.line else None
         case Joined():
             again = f", incarnation {event.incarnation}" if event.incarnation > 1 else ""
+            if event.role == "syncer":
+                return f"joined {plain(event.name)} as {event.learner}{again} to close its rounds, at round {event.round}"
             return f"joined {plain(event.name)} as {event.learner}{again} on {plain(event.device)}, at round {event.round}"
+        case Restored():
+            return f"goes on at round {event.round}, step {event.step}, with {plain(event.what, 200)}"
         case Waiting():
             return f"round {event.round}: {plain(event.reason, 200)}" if event.reason.startswith("waiting") else None
+        case Paused():
+            by = f" by {plain(event.by)}" if event.by else ""
+            return f"round {event.round}: the run is paused{by}, until somebody resumes it"
+        case Resumed():
+            return f"round {event.round}: the run goes on"
         case RoundClosed():
             return _closed(event)
         case Evaluated():
@@ -75,9 +91,58 @@ def _transfer(event: Transfer) -> str:
 
 def _closed(event: RoundClosed) -> str:
     of = f" ({event.round + 1} of {event.rounds})" if event.rounds else ""
-    rejected = f"  rejected: {plain(', '.join(event.rejected), 200)}" if event.rejected else ""
-    nobody = "nobody" if not event.participants else plain(", ".join(event.participants), 200)
-    return f"round {event.round} closed{of} with {nobody}  train loss {number(event.train_loss, 4)}{rejected}"
+    refused = (r.rpartition(": ") for r in event.rejected)
+    words = "; ".join(f"{learner}: {_REASON_WORDS.get(reason, reason)}" for learner, _, reason in refused)
+    rejected = f"  rejected: {plain(words, 300)}" if words else ""
+    if not event.participants:
+        return f"round {event.round} closed{of} unchanged: nothing that counts was reported{rejected}"
+    who = plain(", ".join(event.participants), 200)
+    return f"round {event.round} closed{of} with {who}  train loss {number(event.train_loss, 4)}{rejected}"
+
+
+REASONS: Mapping[RejectReason, str] = {
+    "stale": "started from other parameters",
+    "late": "came after the round had closed",
+    "zero_steps": "no step was trained",
+    "tokens": "trained on no data",
+    "schema": "other tensors or precision than the run",
+    "corrupt": "damaged: not what its hash says",
+    "missing": "its file is gone",
+    "nonfinite": "holds NaN or infinite numbers",
+    "norm": "over max_delta_norm, or too large to add",
+    "duplicate": "another one of this learner counts",
+}
+"""Why a snapshot was rejected, in words that need no manual."""
+_REASON_WORDS: Mapping[str, str] = {
+    str(reason): words for reason, words in REASONS.items()
+}  # an event holds the reason as text
+
+
+def refusal(rejected: Rejected) -> str:
+    return f"{plain(rejected.learner, 64)}: {REASONS[rejected.reason]}"
+
+
+def settings(algorithm: DiLoCo) -> str:
+    """What tells one DiLoCo run from another, in a few characters: 'H=100 P=4 q=2 F8+ef'."""
+    words = [f"H={algorithm.sync_every}"]
+    if algorithm.fragments > 1:
+        words.append(f"P={algorithm.fragments}")
+    words.append(f"q={algorithm.quorum_size}")
+    if algorithm.merge != "mean":
+        words.append(algorithm.merge)
+    if algorithm.delta_dtype is not None:
+        feedback = "+ef" if algorithm.error_feedback and algorithm.delta_dtype != "F32" else ""
+        words.append(algorithm.delta_dtype.partition("_")[0] + feedback)
+    return " ".join(words)
+
+
+def norms(record: RoundRecord) -> str:
+    """The deltas' L2 norms, from the smallest to the largest; '' if none is known."""
+    known = [p.delta_norm for p in record.participants if p.delta_norm is not None]
+    if not known:
+        return ""
+    ends = dict.fromkeys((f"{min(known):.3g}", f"{max(known):.3g}"))
+    return "–".join(ends)
 
 
 def plain(text: str, limit: int = 80) -> str:

@@ -11,10 +11,22 @@ from typing import Literal, TypeAlias, assert_never
 
 import msgspec
 
+from swarm.core.controls import Effect, effect
 from swarm.core.lease import BeatId, Leases, leases
-from swarm.core.records import Beat, Control, EvalRecord, LearnerRecord, Manifest, Participant, Rejected, RoundRecord, Snapshot
+from swarm.core.records import (
+    Beat,
+    Control,
+    EvalRecord,
+    LearnerRecord,
+    Manifest,
+    Participant,
+    Rejected,
+    Role,
+    RoundRecord,
+    Snapshot,
+)
 
-RunPhase = Literal["waiting", "running", "idle", "done", "stopped", "unknown"]
+RunPhase = Literal["waiting", "running", "paused", "idle", "done", "stopped", "unknown"]
 SCREEN_GAP_S = 5.0  # between two polls of a screen, at most
 HISTORY = 120  # throughput readings kept per learner
 
@@ -29,6 +41,12 @@ class LearnerView(msgspec.Struct, frozen=True, kw_only=True):
     beat_age_s: float = 0.0  # for how long the newest beat has been the newest, as seen here
     live: bool = False
     rates: tuple[float, ...] = ()  # tokens/s of the last beats, oldest first
+
+    @property
+    def role(self) -> Role:
+        if self.beat is not None:
+            return self.beat.role
+        return "both" if self.record is None else self.record.role
 
     @property
     def state(self) -> str:
@@ -73,33 +91,66 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return sum(v.beat.tokens_per_s for v in self.live if v.beat)
 
     @property
+    def trainers(self) -> tuple[LearnerView, ...]:
+        """Who is live, trains, and was not dropped."""
+        return tuple(v for v in self.live if v.role != "syncer" and self.dropped_by(v) is None)
+
+    @property
+    def effect(self) -> Effect:
+        """What the control records come to: those in effect are named by a round record, or nobody is live to write one."""
+        # A run paused while nobody was live has no round record that says so: its learners do.
+        quiet = all(v.beat is not None and v.beat.phase == "paused" for v in self.live)
+        return self._effect(len(self.controls) if quiet else self._named)
+
+    def dropped_by(self, view: LearnerView) -> str | None:
+        """The machine that had this incarnation dropped from the run, '' if that is not known; None if it was not."""
+        now = self.effect
+        return now.dropped[view.learner][1] if now.is_dropped(view.learner, view.incarnation) else None
+
+    @property
+    def total_rounds(self) -> int | None:
+        """How many rounds the run has, extensions included; None: until it is stopped."""
+        return self.effect.rounds
+
+    @property
     def stopped(self) -> bool:
         """A stop is in effect: a round record names it, or nobody is live to write one."""
-        return self._stop_is_committed or (self._stop is not None and not self.live)
+        return self.effect.stopped
 
     @property
-    def _stop(self) -> int | None:
-        """Number of the first control record that says stop."""
-        return next((n for n, c in enumerate(self.controls, 1) if c.action == "stop"), None)
+    def _named(self) -> int:
+        return self.rounds[-1].control if self.rounds else 0
 
-    @property
-    def _stop_is_committed(self) -> bool:
-        return self._stop is not None and bool(self.rounds) and self.rounds[-1].control >= self._stop
+    def _effect(self, named: int) -> Effect:
+        rounds = None if self.manifest is None else self.manifest.rounds
+        return effect(self.controls, rounds=rounds, committed=self.open_round, named=named)
 
     @property
     def phase(self) -> RunPhase:
-        manifest = self.manifest
-        if manifest is None:
+        if self.manifest is None:
             return "unknown"
-        if manifest.rounds is not None and self.open_round >= manifest.rounds:
-            return "done"
-        if self.stopped:
+        now = self.effect
+        if now.stopped:
             return "stopped"
+        if now.rounds is not None and self.open_round >= now.rounds:
+            return "done"
+        if now.paused:
+            return "paused"
         if not self.live:
             return "idle"
-        if not self.rounds and len(self.live) < manifest.algorithm.starters:
-            return "waiting"
-        return "running"
+        return "waiting" if self.waits_for else "running"
+
+    @property
+    def waits_for(self) -> str:
+        """Whom the open round needs before it can close, in words; '' while it can."""
+        if self.manifest is None or not self.live:
+            return ""
+        if not self.trainers:
+            return "a learner"
+        missing = 0 if self.rounds else self.manifest.algorithm.starters - len(self.trainers)
+        if missing > 0:
+            return f"{missing} more learner{'s' if missing > 1 else ''}"
+        return "a syncer" if all(v.role == "learner" for v in self.live) else ""
 
     @property
     def phase_is_certain(self) -> bool:
@@ -107,7 +158,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         has passed."""
         if self.manifest is None or self.leases is None:
             return False
-        if self.phase == "done" or self._stop_is_committed:
+        certain = self._effect(self._named)
+        if self.phase == "done" or certain.stopped or certain.paused:
             return True
         if self.leases.polled_at_s is None:
             return False

@@ -109,7 +109,7 @@ def _check_content(ref: FileRef, read: Callable[[int, int], bytes]) -> None:
 
 async def _read(mailbox: Mailbox, key: str, size: int, sha256: str) -> memoryview:
     """The object `key`, which must have `size` bytes and that hash."""
-    # A new one each time: a read that was cancelled may still write into its own. One byte more: whether there are more.
+    # A new one each time: a read that was cancelled may still write into its own. One byte more: whether the object is longer.
     buffer = memoryview(bytearray(size + 1))
     found = await mailbox.read_part(key, 0, buffer)
     if found is None:

@@ -5,29 +5,47 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from numpy.typing import NDArray
 
-from swarm.core.records import EvalRecord
+from swarm.core.records import EvalRecord, Participant, RoundRecord
 
 Tensors = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
 class Publication:
-    """A delta to be published."""
+    """A delta to be published, as it stands in its payload."""
 
     round: int
     fragment: int
-    delta: Tensors
+    delta: Tensors  # empty if `flaw` is not
     base_sha256: str
-    tokens: int
+    tokens: int  # in the run's weight_unit
     steps: int
     train_loss: float | None
     seconds_s: float
+    flaw: str = ""  # the parameter whose delta is not finite
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a round's record says of this learner's snapshots for it."""
+
+    counted: Participant | None = None  # the one that was accepted; a former incarnation's, perhaps
+    refused: bool = False  # for its numbers, not for when it came: they would be refused again
+
+
+def verdict(record: RoundRecord, learner: str) -> Verdict | None:
+    """None: nothing of `learner` was counted, and nothing was refused for its numbers."""
+    counted = next((p for p in record.participants if p.learner == learner), None)
+    refused = any(
+        r.learner == learner and r.round == record.round and r.reason in ("norm", "nonfinite") for r in record.rejected
+    )
+    return Verdict(counted, refused) if counted is not None or refused else None
 
 
 @dataclass(frozen=True)
@@ -37,6 +55,7 @@ class Aligned:
     newest: int
     fragments: Mapping[int, tuple[str, Tensors]]  # fragment → (SHA-256 of its theta payload, theta)
     evaluate: int | None = None  # the round to evaluate once this is taken over: always `newest`
+    verdicts: Mapping[int, Verdict] = field(default_factory=dict)  # by round
 
 
 @dataclass
@@ -54,12 +73,15 @@ class Telemetry:
 @dataclass
 class Handoff:
     telemetry: Telemetry = field(default_factory=Telemetry)
+    evaluates: bool = True  # whether the training thread can evaluate
     wake: Callable[[], None] = lambda: None  # wakes the communication thread; thread-safe
     _changed: threading.Condition = field(default_factory=threading.Condition)
-    _outbox: Publication | None = None
+    _outbox: deque[Publication] = field(default_factory=deque)
+    _awaited: set[int] = field(default_factory=set)  # rounds that were reported to, and whose outcome was not told yet
     _inbox: deque[Aligned] = field(default_factory=deque)
     _evals: deque[EvalRecord] = field(default_factory=deque)
     _flush: bool = False
+    _paused: bool = False
     _hurry: int = -1  # the round that is to be reported to with what there is
     _ended: str | None = None
     _error: BaseException | None = None
@@ -67,10 +89,22 @@ class Handoff:
     # Training thread
 
     def publish(self, publication: Publication) -> None:
-        """Replaces one that is still under way: its round has closed, or this thread would not be further."""
+        """Added to those that are still under way."""
         with self._changed:
-            self._outbox = publication
+            self._outbox.append(publication)
+            self._awaited.add(publication.round)
         self.wake()
+
+    @property
+    def unpublished(self) -> tuple[Publication, ...]:
+        """Those that are still under way, oldest first."""
+        with self._changed:
+            return tuple(self._outbox)
+
+    def expect(self, rounds: Iterable[int]) -> None:
+        """A former incarnation has reported to these rounds: their outcome is to be told too."""
+        with self._changed:
+            self._awaited.update(rounds)
 
     def take_aligned(self) -> Aligned | None:
         """The next one, oldest first. Raises what ended the communication thread."""
@@ -101,6 +135,11 @@ class Handoff:
         """Whether to report at once, without waiting for the round's last step."""
         return self._flush
 
+    @property
+    def paused(self) -> bool:
+        """Whether no inner step is to be made for now. What was committed is taken over all the same."""
+        return self._paused
+
     def hurried(self, round: int) -> bool:
         """Whether `round` is about to close without this learner, unless it reports what it has."""
         return self._hurry == round
@@ -108,26 +147,38 @@ class Handoff:
     # Communication thread
 
     def outgoing(self) -> Publication | None:
-        """The publication under way: it stays until `published`, so that a failed attempt is repeated."""
+        """The next publication: it stays until `published`, so that a failed attempt is repeated."""
         with self._changed:
-            return self._outbox
+            return self._outbox[0] if self._outbox else None
 
     def published(self, publication: Publication) -> None:
-        """It is done with. A later one, which came meanwhile, stays."""
+        """It is done with."""
         with self._changed:
-            if self._outbox is publication:
-                self._outbox = None
+            if self._outbox and self._outbox[0] is publication:
+                self._outbox.popleft()
             self._changed.notify_all()
+
+    @property
+    def awaited(self) -> tuple[int, ...]:
+        """Rounds that the training thread has reported to, and whose outcome it was not told yet."""
+        with self._changed:
+            return tuple(sorted(self._awaited))
 
     def align(self, aligned: Aligned, *, ended: str | None = None) -> None:
         """Added to the last one that is not taken yet, so that a long step holds one copy of the model and not one a round;
-        but what is to be evaluated stays as it is. `ended`: why the run is over with it; told at once, lest steps be made
-        that nobody needs."""
+        but what is to be evaluated stays as it is. Publications for rounds up to it are of no use any more. `ended`: why the
+        run is over with it; told at once, lest steps be made that nobody needs."""
         with self._changed:
             self._ended = self._ended or ended
+            self._outbox = deque(publication for publication in self._outbox if publication.round > aligned.newest)
+            self._awaited = {round for round in self._awaited if round > aligned.newest}
             if self._inbox and self._inbox[-1].evaluate is None:
                 before = self._inbox.pop()
-                aligned = dataclasses.replace(aligned, fragments={**before.fragments, **aligned.fragments})
+                aligned = dataclasses.replace(
+                    aligned,
+                    fragments={**before.fragments, **aligned.fragments},
+                    verdicts={**before.verdicts, **aligned.verdicts},
+                )
             self._inbox.append(aligned)
             self._changed.notify_all()
 
@@ -149,9 +200,14 @@ class Handoff:
         with self._changed:
             self._hurry = round
 
-    def ask_flush(self) -> None:
+    def ask_flush(self, wanted: bool = True) -> None:
         with self._changed:
-            self._flush = True
+            self._flush = wanted
+            self._changed.notify_all()
+
+    def pause(self, paused: bool) -> None:
+        with self._changed:
+            self._paused = paused
             self._changed.notify_all()
 
     def end(self, reason: str) -> None:

@@ -5,30 +5,25 @@ No thread, no clock, no I/O.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from swarm.core.errors import NotFinite
 from swarm.core.fragments import Schedule
 from swarm.core.specs import DiLoCo
 from swarm.learners.contract import Adapter
 from swarm.runtime.handoff import Aligned, Publication, Tensors
-from swarm.tensors.delta import delta
+from swarm.runtime.work import Fragment, Work, publication
+from swarm.tensors import codec
+from swarm.tensors.align import align
 from swarm.tensors.precision import DTYPES
 
-
-@dataclass
-class _Progress:
-    """What a fragment's next delta stands for: work since its parameters were last taken over."""
-
-    base_sha256: str
-    anchor: Tensors
-    tokens: int = 0
-    steps: int = 0
-    loss_sum: float = 0.0  # weighted by tokens
-    loss_tokens: int = 0
-    seconds_s: float = 0.0
+GROUP_BYTES = 32 << 20  # parameters are aligned in groups of about so many bytes: no second copy of a fragment
 
 
 class InnerLoop:
@@ -37,11 +32,18 @@ class InnerLoop:
     ) -> None:
         """`start` holds every fragment; the adapter's parameters become these."""
         self.adapter, self.spec, self.plan, self.schedule = adapter, spec, plan, schedule
-        self._fragments: dict[int, _Progress] = {}
-        self.pending: int | None = None  # the round that was reported to and is not committed yet
-        self.round = -1  # being worked on
+        self.tensors = adapter.schema()
+        self.newest = start.newest  # the last round that was taken over
+        self.round = start.newest + 1  # being worked on
         self.step = 0  # inner steps done in it
-        self.align(start)
+        self.parts: list[Fragment] = []
+        for fragment in range(len(plan)):
+            sha256, theta = start.fragments[fragment]
+            adapter.apply(theta)
+            self.parts.append(Fragment(base_sha256=sha256, anchor=theta))
+        self._in_flight = min(spec.in_flight, len(plan))
+
+    # Steps
 
     @property
     def steps_before(self) -> int:
@@ -49,69 +51,172 @@ class InnerLoop:
         return self.schedule.steps_before(self.round)
 
     @property
+    def pending(self) -> tuple[int, ...]:
+        """The rounds that were reported to and are not committed yet."""
+        return tuple(sorted(part.pending.round for part in self.parts if part.pending is not None))
+
+    @property
     def waits(self) -> bool:
-        """Whether the next inner step must wait for the pending round."""
-        return self.pending is not None and self.step >= min(self.spec.overlap_steps, self.steps_before)
+        """Whether the next inner step must wait for a pending round."""
+        full = len(self.pending) >= self._in_flight
+        return full and self.step >= min(self.spec.overlap_steps, self.steps_before)
 
     def count(self, *, tokens: int, loss: float | None, seconds_s: float) -> None:
-        """One inner step was made."""
+        """One inner step was made. `tokens`: in the run's weight_unit."""
         self.step += 1
-        for progress in self._fragments.values():
-            progress.tokens += tokens
-            progress.steps += 1
-            progress.seconds_s += seconds_s
-            if loss is not None:
-                progress.loss_sum += loss * tokens
-                progress.loss_tokens += tokens
+        known = loss is not None
+        done = Work(
+            tokens=tokens,
+            steps=1,
+            loss_sum=loss * tokens if loss is not None else 0.0,
+            loss_tokens=tokens if known else 0,
+            seconds_s=seconds_s,
+        )
+        for part in self.parts:
+            part.work += done
+
+    # Reporting
 
     def due(self, *, flush: bool, hurried: bool = False) -> Publication | None:
-        """What to publish now, if anything. After that the next round is worked on, and this one is pending."""
+        """What to publish now, if anything. After that the next round is worked on, and this one is pending.
+
+        With a delta that is not finite all local steps are given up, of every fragment: the publication says so, and where."""
         fragment = self.schedule.fragment(self.round)
-        progress = self._fragments[fragment]
-        early = flush or (hurried and progress.steps > 0)
-        if self.pending is not None or not (early or self.step >= self.steps_before):
+        part, pending = self.parts[fragment], self.pending
+        if len(pending) >= self._in_flight or part.pending is not None:
             return None
-        theta = self.adapter.snapshot()
-        deltas = {}
-        for name in self.plan[fragment]:
-            anchor = progress.anchor[name]
-            dtype = anchor.dtype if self.spec.delta_dtype is None else DTYPES[self.spec.delta_dtype]
-            deltas[name] = np.empty(anchor.shape, dtype)
-            delta(anchor, theta[name], deltas[name])
-        publication = Publication(
-            round=self.round,
-            fragment=fragment,
-            delta=deltas,
-            base_sha256=progress.base_sha256,
-            tokens=progress.tokens,
-            steps=progress.steps,
-            train_loss=progress.loss_sum / progress.loss_tokens if progress.loss_tokens else None,
-            seconds_s=progress.seconds_s,
-        )
-        self.pending, self.round, self.step = self.round, self.round + 1, 0
-        return publication
+        early = not pending and (flush or (hurried and part.work.steps > 0))
+        if not (early or (self.step >= self.steps_before and part.work.steps > 0)):
+            return None
+        flaw = ""
+        delta: dict[str, NDArray[Any]] = {}
+        kept: dict[str, NDArray[Any]] = {}
+        theta: Tensors | None = None
+        try:
+            delta, kept, theta = self._encoded(part, self.plan[fragment])
+        except NotFinite as error:
+            flaw = error.name
+        made = publication(fragment, part, part.report(self.round, kept=kept, theta=theta), delta, flaw=flaw)
+        if flaw:
+            self.give_up()
+        self.round, self.step = self.round + 1, 0
+        return made
+
+    def _encoded(
+        self, part: Fragment, names: Collection[str]
+    ) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]], Tensors | None]:
+        """(the payload's arrays, the residual once it is accepted, the parameters if they are needed). Raises NotFinite."""
+        spec = self.spec
+        here = self.adapter.snapshot(names)
+        delta: dict[str, NDArray[Any]] = {}
+        kept: dict[str, NDArray[Any]] = {}
+        for name in names:
+            tensor, anchor = self.tensors[name], part.anchor[name]
+            loses = spec.error_feedback and (spec.delta_dtype or tensor.dtype) != "F32"
+            if loses:
+                kept[name] = np.empty(anchor.shape, DTYPES[spec.residual_dtype])
+            delta |= codec.encode(
+                anchor,
+                here[name],
+                spec=tensor,
+                dtype=spec.delta_dtype,
+                residual=part.residual.get(name),
+                kept=kept.get(name),
+            )
+        # Only for steps that are made before the commit, and are kept then as far as they go on from here.
+        goes_on = self._in_flight > 1 or spec.overlap_steps > 0
+        match spec.alignment:
+            case "carry" | "adaptive" if goes_on:
+                return delta, kept, {name: np.array(here[name]) for name in names}
+            case "blend" if goes_on:
+                return delta, kept, part.anchor  # which half of all steps are told from
+            case _:
+                return delta, kept, None
+
+    # Taking over
 
     def align(self, aligned: Aligned) -> None:
-        """Take over committed parameters (alignment `overwrite`): local steps since the delta was made are given up."""
-        self.adapter.apply({name: array for _, theta in aligned.fragments.values() for name, array in theta.items()})
-        for fragment, (sha256, theta) in aligned.fragments.items():
-            self._fragments[fragment] = _Progress(base_sha256=sha256, anchor=theta)
-        if self.pending is not None and aligned.newest >= self.pending:
-            self.pending = None
+        """Take over committed parameters. What becomes of local steps is up to the run's alignment; those that a record has
+        counted are in the committed parameters, and never kept."""
+        first = max(self.newest + 1, aligned.newest + 1 - len(self.plan))
+        changed = {self.schedule.fragment(round) for round in range(first, aligned.newest + 1)}
+        for fragment in sorted(changed & aligned.fragments.keys()):
+            sha256, theta = aligned.fragments[fragment]
+            part = self.parts[fragment]
+            verdicts = {r: v for r, v in aligned.verdicts.items() if self.schedule.fragment(r) == fragment}
+            start = part.settle(aligned.newest, verdicts)
+            before, part.base_sha256, part.anchor = part.anchor, sha256, theta
+            if start is None or self.spec.alignment == "overwrite":
+                part.work = Work()
+                self.adapter.apply(theta)
+            elif not self._keep(self.plan[fragment], before=before, start=start, committed=theta):
+                part.work = Work()
+        self.newest = max(self.newest, aligned.newest)
         if aligned.newest + 1 > self.round:  # the others went on without this learner
-            self.round, self.step = aligned.newest + 1, 0
+            self.round = aligned.newest + 1
+            if self.spec.follow:
+                self.step = 0
+
+    def _keep(self, names: Iterable[str], *, before: Tensors, start: Tensors, committed: Tensors) -> bool:
+        """Set the parameters to the committed ones with the local steps since `start`, as far as the alignment keeps them;
+        whether it keeps anything. In groups: a snapshot is only valid until the next apply, and may be a copy from a device."""
+        kept = False
+        for group in _groups(names, committed):
+            here = self.adapter.snapshot(group)
+            merged = {name: np.array(here[name]) for name in group}
+            for name, theta in merged.items():
+                share = align(
+                    theta,
+                    committed[name],
+                    alignment=self.spec.alignment,
+                    published=start[name],
+                    anchor=before[name],
+                )
+                kept = kept or share > 0
+            self.adapter.apply(merged)
+        return kept
+
+    def give_up(self) -> None:
+        """Give up all local steps: every parameter as it was last committed."""
+        self.take_committed()
+        for part in self.parts:
+            part.give_up()
 
     def committed(self) -> Tensors:
         """The newest committed parameters of the whole model."""
-        return {name: array for progress in self._fragments.values() for name, array in progress.anchor.items()}
+        return {name: array for part in self.parts for name, array in part.anchor.items()}
 
     def take_committed(self) -> None:
-        """Give up all local steps: every parameter as it was last committed."""
-        self.adapter.apply(self.committed())
+        """Every parameter as it was last committed."""
+        for part in self.parts:
+            self.adapter.apply(part.anchor)
 
-    def local(self) -> Tensors:
-        """A copy of the parameters as they are now."""
-        return {name: np.array(array) for name, array in self.adapter.snapshot().items()}
+    @contextlib.contextmanager
+    def as_committed(self) -> Iterator[None]:
+        """The model with its parameters as they were last committed; the local ones come back. Only fragments with local
+        steps are copied for that."""
+        moved = [(part, names) for part, names in zip(self.parts, self.plan, strict=True) if part.local.steps]
+        here = self.adapter.snapshot([name for _, names in moved for name in names])
+        local = {name: np.array(array) for name, array in here.items()}
+        try:
+            for part, _ in moved:
+                self.adapter.apply(part.anchor)
+            yield
+        finally:
+            self.adapter.apply(local)
+
+
+def _groups(names: Iterable[str], tensors: Tensors) -> Iterator[list[str]]:
+    group: list[str] = []
+    size_bytes = 0
+    for name in names:
+        if group and size_bytes + tensors[name].nbytes > GROUP_BYTES:
+            yield group
+            group, size_bytes = [], 0
+        group.append(name)
+        size_bytes += tensors[name].nbytes
+    if group:
+        yield group
 
 
 def params_sha256(adapter: Adapter) -> str:

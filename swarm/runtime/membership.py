@@ -110,8 +110,10 @@ class Pulse:
         await self.exchange.beat(self.record.learner, self.record.incarnation, n, beat, tidy=not tidy)
         self._tidy = True
 
-    async def run(self) -> None:
+    async def run(self, *, at_once: bool = True) -> None:
         """Beat until cancelled. A share that does not answer is tried again at the next beat."""
+        if not at_once:
+            await asyncio.sleep(self.exchange.manifest.algorithm.beat_s)
         while True:
             with contextlib.suppress(*WAITED_OUT):
                 await self.beat()

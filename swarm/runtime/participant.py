@@ -1,4 +1,4 @@
-"""The communication side of a learner: joins, beats, publishes, follows the rounds and closes them when they are due.
+"""The communication side of a learner or a syncer: joins, beats, publishes, follows the rounds and closes them when due.
 
 One asyncio task, besides the beats; the event loop's clock is the only clock.
 """
@@ -8,18 +8,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from swarm.core import rounds
-from swarm.core.errors import WAITED_OUT, MailboxCorrupt, PayloadCorrupt, PayloadMissing, RunEnded, Superseded
+from swarm.core.controls import Effect, effect
+from swarm.core.errors import WAITED_OUT, Dropped, MailboxCorrupt, PayloadCorrupt, PayloadMissing, RunEnded, Superseded
 from swarm.core.events import Evaluated as EvaluatedEvent
-from swarm.core.events import Joined, Published, RoundClosed, Trouble, Waiting, WorkerEvent
-from swarm.core.records import INIT, Beat, Claim, Control, LearnerRecord, PayloadRef, RoundRecord, Snapshot
+from swarm.core.events import Joined, Paused, Published, Resumed, RoundClosed, Trouble, Waiting, WorkerEvent
+from swarm.core.records import Beat, Claim, Control, LearnerRecord, PayloadRef, RoundRecord, Snapshot
 from swarm.core.state import train_loss
 from swarm.exchange import Exchange
 from swarm.runtime.closing import Closer
-from swarm.runtime.handoff import Aligned, Handoff, Publication, Tensors
+from swarm.runtime.committed import Committed
+from swarm.runtime.handoff import Aligned, Handoff, Publication, Tensors, Verdict, verdict
 from swarm.runtime.membership import Pulse, take
 from swarm.runtime.patience import BACKOFF_S, Patience, jittered
 from swarm.runtime.watch import Watch
@@ -42,19 +44,20 @@ class Participant:
         emit: Callable[[WorkerEvent], None] = lambda event: None,
         rss_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`me`: the learner id wanted; its incarnation is found on joining. `gone`, `alive`: whether another holder's process
-        provably ended, or provably runs."""
+        """`me`: the learner id wanted, and the role; its incarnation is found on joining. `gone`, `alive`: whether another
+        holder's process provably ended, or provably runs. A syncer has nothing to hand over: its `handoff` only ends."""
         self.exchange, self.me, self.handoff, self.schema = exchange, me, handoff, schema
         self.emit, self._rss_bytes = emit, rss_bytes
         self._gone, self._alive, self._may_rename = gone, alive, may_rename
         spec = exchange.manifest.algorithm
         self.poll_s = min(max(spec.beat_s / 10, 0.05), 1.0)
-        self.newest = INIT
-        self._records: list[RoundRecord | None] = []  # the newest, by fragment
-        self._theta: dict[int, tuple[str, Tensors]] = {}  # the newest, by fragment
+        self._trains = me.role != "syncer"
+        self._committed = Committed(exchange, holds=self._trains, pulling=self._pulling)
         self._watch = Watch(exchange)
-        self._patience = Patience(exchange.mailbox, emit)
+        # Well within the lease for which the others wait for one that comes back.
+        self._patience = Patience(exchange.mailbox, emit, longest_s=min(BACKOFF_S[1], spec.lease_s / 4))
         self._controls: list[Control] = []
+        self._present = 0  # controls that were there before this learner
         self._said: tuple[int, str] | None = None
         self._phase: str | None = None  # overrides the training thread's while something is under way here
         self._fetching: tuple[str, ...] = ()
@@ -62,11 +65,19 @@ class Participant:
         self._beating: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
 
+    @property
+    def newest(self) -> int:
+        """The newest committed round, as far as it was followed."""
+        return self._committed.newest
+
     # Joining and leaving
 
     async def join(self) -> Aligned:
-        """Become a learner of the run; returns what to start from. Waits for a share that is away. Raises SchemaMismatch
-        before anything is written, RunEnded, LearnerIdTaken."""
+        """Become a participant of the run; returns what to start from. Waits for a share that is away. Raises SchemaMismatch
+        before anything is written, RunEnded, LearnerIdTaken.
+
+        Beats begin before the parameters are fetched, so that these are kept meanwhile; nobody waits for one that joins.
+        """
         check_equal(self.schema, self.exchange.schema)
         loop = asyncio.get_running_loop()
 
@@ -89,7 +100,12 @@ class Participant:
             patience=self._patience,
         )
         self._pulse = Pulse(self.exchange, self.me, self._beat)
+        self._phase = "join"
         await self._patience.through(self._pulse.beat)
+        self._beating = asyncio.create_task(self._pulse.run(at_once=False))
+        await self._patience.through(self._committed.load)
+        self._phase = None
+        await self._patience.through(self._pulse.beat)  # from now on it is waited for
         self.emit(
             Joined(
                 run=self.exchange.manifest.run,
@@ -98,21 +114,16 @@ class Participant:
                 incarnation=self.me.incarnation,
                 round=self.newest + 1,
                 device=self.me.device,
+                role=self.me.role,
             )
         )
-        self._beating = asyncio.create_task(self._pulse.run())
-        return Aligned(newest=self.newest, fragments=dict(self._theta))
+        self._heed()
+        return Aligned(newest=self.newest, fragments=dict(self._committed.theta))
 
     async def _begin(self) -> None:
         self._controls = await self.exchange.controls(())
-        newest = await self.exchange.newest_round()
-        while True:
-            try:
-                return await self._load(newest)
-            except PayloadMissing:
-                before, newest = newest, await self.exchange.newest_round()
-                if newest == before:  # else rounds were committed meanwhile, and the payload was swept
-                    raise
+        self._present = len(self._controls)
+        await self._committed.look()
 
     async def leave(self) -> None:
         """Finish a snapshot that was begun, unless the run has ended; write what was evaluated; release the lease."""
@@ -168,49 +179,52 @@ class Participant:
         await self._write_evals()
         await self._follow(await self.exchange.rounds_after(self.newest))
         self._controls = await self.exchange.controls(self._controls)
+        self._heed()
         reason = self._end_reason()
         if reason is not None:
             return reason
-        if self._stopping():
-            self.handoff.ask_flush()
         await self._watch.observe(self.newest + 1)
         incarnation = self._watch.incarnation(self.me.learner)
         if incarnation > self.me.incarnation:
             raise Superseded(self.me.learner, incarnation)
+        if self._watch.effect.ending and not self._somebody_closes:
+            self._present = len(self._controls)  # no round record will ever name them
+            self._heed()
         closed = await self._maybe_close()
         return self._end_reason() if closed else None
 
+    @property
+    def _effect(self) -> Effect:
+        """What is in effect. Controls that were there before this learner are: it is nobody yet whom they had to wait for."""
+        named, committed = max(self._committed.control, self._present), self.newest + 1
+        return effect(self._controls, rounds=self.exchange.manifest.rounds, committed=committed, named=named)
+
+    def _heed(self) -> None:
+        """Do what the controls ask for. Raises Dropped."""
+        before, now = self._watch.effect, self._effect
+        self._watch.effect = now
+        if now.is_dropped(self.me.learner, self.me.incarnation):
+            raise Dropped(self.me.learner, now.dropped[self.me.learner][1])
+        self.handoff.ask_flush(now.ending)
+        self.handoff.pause(now.paused)
+        if now.paused != before.paused:
+            self._watch.anew()  # while it is paused, no deadline comes nearer
+            self._said = None
+            self.emit(Paused(round=self.newest + 1, by=now.by) if now.paused else Resumed(round=self.newest + 1))
+
     def _end_reason(self) -> str | None:
-        manifest = self.exchange.manifest
-        if manifest.rounds is not None and self.newest + 1 >= manifest.rounds:
-            return "done"
-        stop = self._stop()
-        record = self._record_of(self.newest)
-        if stop is not None and (record.control if record else 0) >= stop:
+        now = self._effect
+        if now.stopped:
             return "stopped"
-        # With nobody there a stop takes effect at once; before joining, this learner is nobody yet.
-        if stop is not None and self._pulse is None:
-            return "stopped"
-        return None
-
-    def _stop(self) -> int | None:
-        return next((n for n, control in enumerate(self._controls, 1) if control.action == "stop"), None)
-
-    def _stopping(self) -> bool:
-        return self._stop() is not None
-
-    def _record_of(self, round: int) -> RoundRecord | None:
-        return self._records[self.exchange.schedule.fragment(round)] if round >= 0 else None
+        return "done" if now.rounds is not None and self.newest + 1 >= now.rounds else None
 
     async def _publish(self) -> None:
-        publication = self.handoff.outgoing()
-        if publication is None:
-            return
-        if publication.round > self.newest:  # else the round closed without it
-            with self._doing("upload"):
-                snapshot = await self.exchange.publish(self._snapshot(publication), publication.delta)
-            self.emit(Published(round=publication.round, size_bytes=snapshot.payload.size_bytes))
-        self.handoff.published(publication)
+        while (publication := self.handoff.outgoing()) is not None:
+            if publication.round > self.newest:  # else the round closed without it
+                with self._doing("upload"):
+                    snapshot = await self.exchange.publish(self._snapshot(publication), publication.delta)
+                self.emit(Published(round=publication.round, size_bytes=snapshot.payload.size_bytes))
+            self.handoff.published(publication)
 
     def _snapshot(self, publication: Publication) -> Snapshot:
         return Snapshot(
@@ -227,7 +241,22 @@ class Participant:
             steps=publication.steps,
             train_loss=publication.train_loss,
             seconds_s=publication.seconds_s,
+            finite=not publication.flaw,
         )
+
+    async def verdicts(self, rounds: Iterable[int]) -> dict[int, Verdict]:
+        """What the records of committed rounds say of this learner's snapshots. Waits for a share that is away."""
+        return await self._patience.through(functools.partial(self._verdicts, tuple(rounds)))
+
+    async def _verdicts(self, rounds: Iterable[int]) -> dict[int, Verdict]:
+        found = {}
+        for round in rounds:
+            record = await self.exchange.round(round)
+            # Of one that cannot be read: what it may have counted must not be counted again.
+            said = Verdict(refused=True) if record is None else verdict(record, self.me.learner)
+            if said is not None:
+                found[round] = said
+        return found
 
     async def _write_evals(self) -> None:
         while (record := self.handoff.take_evaluated()) is not None:
@@ -242,69 +271,72 @@ class Participant:
         """Take over everything that was committed up to `newest`."""
         if newest <= self.newest:
             return
-        if newest - self.newest > len(self._records):  # asleep for long: straight to the newest
-            await self._load(newest)
-            self.handoff.align(Aligned(newest=newest, fragments=dict(self._theta)), ended=self._end_reason())
+        await self._hear_of_more(newest)
+        if newest - self.newest > len(self._committed.records):  # asleep for long: straight to the newest
+            verdicts = await self._verdicts(round for round in self.handoff.awaited if round <= newest)
+            await self._committed.load(newest)
+            self._watch.closed()
+            aligned = Aligned(newest=self.newest, fragments=dict(self._committed.theta), verdicts=verdicts)
+            self._hand_over(aligned)
             return
         for round in range(self.newest + 1, newest + 1):
             record = await self.exchange.round(round)
             if record is None:  # listed, and not there to be read yet
                 return
-            await self._take(record, theta=None)
+            await self._take(record, await self._committed.of(record))
 
     async def _take(self, record: RoundRecord, theta: Tensors | None) -> None:
-        """Take over one committed round, the next one. `theta`: its parameters if they are here already."""
-        fragment = record.fragment
-        if record.theta.sha256 == self._theta[fragment][0]:
-            theta = self._theta[fragment][1]
-        elif theta is None:
-            with self._pulling(record.theta):
-                theta = await self.exchange.fetch(fragment, record.theta)
+        """Take over one committed round, the next one, with its parameters unless they are not held here."""
         evaluate = record.round if await self._evaluation_is_mine(record.round) else None
-        # Nothing from here on can fail: what was committed is taken over as a whole or not at all.
-        self._theta[fragment] = record.theta.sha256, theta
-        self._records[fragment] = record
-        self.newest = record.round
+        # What was committed is taken over as a whole or not at all.
+        self._committed.take(record, theta)
         self._watch.closed(record)
         self.emit(
             RoundClosed(
                 round=record.round,
-                rounds=self.exchange.manifest.rounds,
+                rounds=self._effect.rounds,
                 participants=tuple(p.learner for p in record.participants),
                 rejected=tuple(f"{r.learner}: {r.reason}" for r in record.rejected),
                 train_loss=train_loss(record),
                 closer=record.closer,
             )
         )
-        aligned = Aligned(newest=record.round, fragments={fragment: self._theta[fragment]}, evaluate=evaluate)
-        self.handoff.align(aligned, ended=self._end_reason())
+        said = verdict(record, self.me.learner)
+        aligned = Aligned(
+            newest=record.round,
+            fragments={record.fragment: self._committed.theta[record.fragment]} if self._trains else {},
+            evaluate=evaluate,
+            verdicts={} if said is None else {record.round: said},
+        )
+        self._hand_over(aligned)
+
+    async def _hear_of_more(self, round: int) -> None:
+        """Before the run ends with `round`: perhaps it was extended meanwhile."""
+        total = self._effect.rounds
+        if total is not None and round + 1 >= total:
+            self._controls = await self.exchange.controls(self._controls)
+
+    def _hand_over(self, aligned: Aligned) -> None:
+        self._heed()  # first: whoever is to pause must not begin with the next round
+        if self._trains:
+            self.handoff.align(aligned, ended=self._end_reason())
 
     async def _evaluation_is_mine(self, round: int) -> bool:
         """Whether to evaluate after `round`: once per `eval_every` turns through all fragments, first come. One that is
         behind leaves it to the others, but for the last."""
-        every = self.exchange.manifest.eval_every * len(self._records)
-        last = self.exchange.manifest.rounds is not None and round + 1 == self.exchange.manifest.rounds
-        if every == 0 or ((round + 1) % every and not last) or (self.handoff.behind and not last):
+        if not self.handoff.evaluates:
+            return False
+        every, total = self.exchange.manifest.eval_every * len(self._committed.records), self._effect.rounds
+        last = total is not None and round + 1 == total
+        if not self._trains or every == 0 or ((round + 1) % every and not last) or (self.handoff.behind and not last):
             return False
         claim = Claim(round=round, learner=self.me.learner, incarnation=self.me.incarnation)
         return await self.exchange.claim_eval(round, claim)
 
-    async def _load(self, newest: int) -> None:
-        """Start from the newest records, whatever came before."""
-        records = await self.exchange.newest_records(newest)
-        refs = [self.exchange.theta_ref(fragment, record) for fragment, record in enumerate(records)]
-        theta = {k: held for k, held in self._theta.items() if held[0] == refs[k].sha256}
-        with self._pulling(*(ref for k, ref in enumerate(refs) if k not in theta)):
-            for fragment, ref in enumerate(refs):
-                if fragment not in theta:
-                    theta[fragment] = ref.sha256, await self.exchange.fetch(fragment, ref)
-        self._records, self._theta, self.newest = records, theta, newest
-        self._watch.closed()
-
     @contextlib.contextmanager
     def _pulling(self, *refs: PayloadRef) -> Iterator[None]:
         """The beats say so: what is being fetched must not be deleted."""
-        with self._doing("pull"):
+        with self._doing("join" if self._phase == "join" else "pull"):
             self._fetching = tuple(ref.sha256 for ref in refs)
             try:
                 yield
@@ -312,20 +344,26 @@ class Participant:
                 self._fetching = ()
 
     async def _maybe_close(self) -> bool:
-        """Close the open round if that is due and up to this learner."""
+        """Close the open round if that is due and up to this one."""
         watch, round = self._watch, self.newest + 1
+        if watch.effect.paused:
+            return False
         fragment = self.exchange.schedule.fragment(round)
-        base_sha256, _ = self._theta[fragment]
-        decision = watch.decide(round, base_sha256=base_sha256, stopping=self._stopping())
+        base_sha256 = self._committed.ref(fragment).sha256
+        decision = watch.decide(round, base_sha256=base_sha256)
+        others = watch.others(self.me.learner)
+        if not self._somebody_closes:
+            self._say(round, "waiting for a syncer")
+            return False
         if isinstance(decision, rounds.Wait):
             if watch.hurries(self.me.learner):
                 self.handoff.ask_hurry(round)
-            if (round, decision.reason) != self._said:
-                self._said = (round, decision.reason)
-                self.emit(Waiting(round=round, reason=decision.reason))
+            self._say(round, decision.reason)
+            return False
+        if not rounds.closes(self.me.role, others, overdue=watch.overdue):
             return False
         waited_s, quorum_waited_s = watch.waited_s, watch.quorum_waited_s
-        close_s = max((record.close_s for record in self._records if record is not None), default=0.0)
+        close_s = max((record.close_s for record in self._committed.records if record is not None), default=0.0)
         closer = Closer(self.exchange, self.me)
         if not await closer.claim(round, functools.partial(watch.works, close_s=close_s)):
             return False
@@ -333,20 +371,39 @@ class Participant:
             closed = await closer.close(
                 round,
                 watch.open.snapshots,
-                before=self._records[fragment],
+                before=self._committed.records[fragment],
                 theta_sha256=base_sha256,
-                theta=self._theta[fragment][1],  # held nowhere else: it is the old one when the round is closed
+                theta=await self._committed.parameters(fragment),
                 control=len(self._controls),
                 waited_s=waited_s,
                 quorum_waited_s=quorum_waited_s,
             )
         if closed is None:
             return False
-        await self._take(closed.record, theta=closed.theta)
-        if fragment == len(self._records) - 1:
+        await self._hear_of_more(round)
+        await self._take(closed.record, closed.theta or await self._committed.of(closed.record))
+        if fragment == len(self._committed.records) - 1:
+            await self._keep_checkpoint(round)
             await self.exchange.sweep(closed.record.round, fetching=watch.fetching)
             await self.exchange.mailbox.sweep(self.exchange.manifest.algorithm.keep_s)
         return True
+
+    async def _keep_checkpoint(self, round: int) -> None:
+        """After the last round of a turn through the fragments, if it is one whose parameters are kept."""
+        every, fragments = self.exchange.manifest.checkpoint_every, len(self._committed.records)
+        if every and (round + 1) // fragments % every == 0:
+            theta = {fragment: await self._committed.parameters(fragment) for fragment in range(fragments)}
+            await self.exchange.keep_checkpoint(round, theta)
+
+    @property
+    def _somebody_closes(self) -> bool:
+        """Whether anybody is live who closes rounds, this one included."""
+        return any(role != "learner" for role in (self.me.role, *self._watch.others(self.me.learner)))
+
+    def _say(self, round: int, reason: str) -> None:
+        if (round, reason) != self._said:
+            self._said = (round, reason)
+            self.emit(Waiting(round=round, reason=reason))
 
     # Telemetry
 
@@ -360,9 +417,12 @@ class Participant:
 
     def _beat(self) -> Beat:
         seen, exchange = self.handoff.telemetry, self.exchange
-        phase: Any = self._phase or seen.phase
+        phase: Any = self._phase or ("paused" if self._watch.effect.paused else seen.phase)
+        if phase == "join" and self._phase is None:  # joined, and about to begin
+            phase = "train" if self._trains else "wait"
         return Beat(
             phase=phase,
+            role=self.me.role,
             round=seen.round,
             step=seen.step,
             steps=seen.steps,

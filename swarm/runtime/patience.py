@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import threading
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from swarm.core.errors import WAITED_OUT
 from swarm.core.events import ShareBack, ShareLost, WorkerEvent
+from swarm.exchange import Exchange
 from swarm.mailbox.contract import Mailbox
 
 T = TypeVar("T")
@@ -22,11 +25,28 @@ def jittered(backoff_s: float) -> float:
     return backoff_s * random.uniform(0.5, 1.0)
 
 
+def wait_while_it_moves(left: threading.Event, exchange: Exchange, *, stall_s: float) -> None:
+    """Wait for the last words of a communication thread as long as they move. `stall_s`: how long a share on which nothing
+    moves is waited for."""
+    moved, still_since_s = -1, time.monotonic()
+    while not left.wait(0.05):
+        if exchange.progress_bytes != moved:
+            moved, still_since_s = exchange.progress_bytes, time.monotonic()
+            continue
+        still_s = time.monotonic() - still_since_s
+        # Small calls that are answered, one after the other, are no stall, on a slow share either.
+        if still_s > stall_s and exchange.mailbox.outstanding_s() >= stall_s:
+            return
+        if still_s > 5 * stall_s:
+            return
+
+
 class Patience:
     """Repeats what a lost share kept from being done. Says once per outage that the share is lost, and once that it is back."""
 
-    def __init__(self, mailbox: Mailbox, emit: Callable[[WorkerEvent], None]) -> None:
-        self.mailbox, self.emit = mailbox, emit
+    def __init__(self, mailbox: Mailbox, emit: Callable[[WorkerEvent], None], *, longest_s: float = BACKOFF_S[1]) -> None:
+        """`longest_s`: the longest wait before a call is repeated."""
+        self.mailbox, self.emit, self.longest_s = mailbox, emit, longest_s
         self._lost_at_s: float | None = None
 
     async def through(self, call: Callable[[], Coroutine[Any, Any, T]], *, tries: int | None = None) -> T:
@@ -58,7 +78,7 @@ class Patience:
                     self._lost_at_s = None
                 return result
             await asyncio.sleep(jittered(backoff_s))
-            backoff_s = min(backoff_s * 2, BACKOFF_S[1])
+            backoff_s = min(backoff_s * 2, self.longest_s)
 
     def _lose(self, reason: str) -> None:
         if self._lost_at_s is None:

@@ -14,21 +14,23 @@ import contextlib
 import operator
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from types import TracebackType
 
-from swarm.core.errors import RunConfigMismatch
-from swarm.core.events import Ended, Stepped, WorkerEvent
+from swarm.core.errors import RunConfigMismatch, UsageError
+from swarm.core.events import Ended, Stepped, Trouble, WorkerEvent
 from swarm.core.records import EvalRecord, LearnerRecord, Manifest
 from swarm.core.specs import DiLoCo, differences
 from swarm.exchange import Exchange, Offload, inline
 from swarm.learners.contract import Adapter
 from swarm.mailbox.contract import Mailbox
-from swarm.runtime.handoff import Aligned, Handoff
+from swarm.runtime.handoff import Aligned, Handoff, Publication, Verdict
 from swarm.runtime.inner import InnerLoop, params_sha256
 from swarm.runtime.participant import Participant
-from swarm.tasks.contract import EvalResult
+from swarm.runtime.patience import wait_while_it_moves
+from swarm.runtime.resuming import Keeper, LocalStore
+from swarm.tasks.contract import EvalResult, Resumable
 
 STALL_S = 2.0  # leaving waits while bytes move; for so long when they do not
 RATE_S = 5.0  # throughput is averaged over about so long
@@ -48,18 +50,22 @@ class Session:
         may_rename: bool = False,
         emit: Callable[[WorkerEvent], None] = lambda event: None,
         evaluate: Callable[[], EvalResult] | None = None,
+        local: Callable[[LearnerRecord], LocalStore] | None = None,
+        task: Resumable | None = None,
         offload: Offload = inline,
         rss_bytes: Callable[[], int] = lambda: 0,
         stall_s: float = STALL_S,
     ) -> None:
         """`algorithm`: what the caller takes the run to be configured with; raises RunConfigMismatch if it is not.
-        `evaluate`: called with the committed parameters in the model. `stall_s`: how long leaving waits for a share on
-        which nothing moves. `offload` as for Exchange; the rest as for Participant."""
+        `evaluate`: called with the committed parameters in the model. `local`: where this learner, as it joined, keeps what a
+        restart goes on from; None: nowhere. `task`: whose optimizer and position in the data are kept there too. `stall_s`:
+        how long leaving waits for a share on which nothing moves. `offload` as for Exchange; the rest as for Participant."""
         differing = differences(algorithm, manifest.algorithm) if algorithm is not None else ()
         if differing:
             raise RunConfigMismatch(differing)
         self.adapter, self._emit, self._evaluate, self._stall_s = adapter, emit, evaluate, stall_s
-        self._handoff = Handoff()
+        self._local, self._task = local, task
+        self._handoff = Handoff(evaluates=evaluate is not None)
         self._exchange = Exchange(mailbox, manifest, offload=offload)
         self._participant = Participant(
             self._exchange,
@@ -83,6 +89,8 @@ class Session:
         self._stepped_at_s = 0.0
         self._told_at_s = 0.0
         self._inner: InnerLoop
+        self._keeper: Keeper
+        self._boundary = False  # a round was reported to or taken over since the last look
 
     # Life
 
@@ -103,6 +111,13 @@ class Session:
             self._inner = InnerLoop(
                 self.adapter, manifest.algorithm, plan=self._exchange.plan, schedule=self._exchange.schedule, start=start
             )
+            store = None if self._local is None else self._local(self.me)
+            self._keeper = Keeper(store, self._task, emit=self._emit, clock=time.monotonic)
+            verdicts = self._verdicts_of(self._keeper.open(self._inner))
+            if verdicts is None:
+                self._shut()
+                return self
+            self._keeper.resume(self._inner, self._handoff, verdicts)
         except BaseException:
             self._shut()  # else the beats went on, and the others would wait for this learner
             raise
@@ -111,6 +126,8 @@ class Session:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._joined and error is None:
+            self._last_words()
         self._shut()
         if self._ended is not None and error is None:  # after the last words, which may tell of an evaluation
             self._emit(self._ended)
@@ -122,26 +139,54 @@ class Session:
         if loop is not None and following is not None:
             with contextlib.suppress(RuntimeError):  # the communication thread has ended by itself
                 loop.call_soon_threadsafe(following.cancel)
-        moved, still_since_s = -1, time.monotonic()
-        while not self._left.wait(0.05):
-            if self._exchange.progress_bytes != moved:
-                moved, still_since_s = self._exchange.progress_bytes, time.monotonic()
-                continue
-            still_s = time.monotonic() - still_since_s
-            # Small calls that are answered, one after the other, are no stall, on a slow share either.
-            if still_s > self._stall_s and self._exchange.mailbox.outstanding_s() >= self._stall_s:
-                break
-            if still_s > 5 * self._stall_s:
-                break
+        wait_while_it_moves(self._left, self._exchange, stall_s=self._stall_s)
 
     @property
     def me(self) -> LearnerRecord:
         """This learner as it joined."""
         return self._participant.me
 
+    @property
+    def ended(self) -> Ended | None:
+        """How it ended, once the iteration is over."""
+        return self._ended
+
     def leave(self) -> None:
         """Stop after the step under way, or give up joining. May be called from any thread, and from a signal handler."""
         self._leaving = True
+
+    @property
+    def batch_size(self) -> int | None:
+        """Samples of one inner step of this learner; None: as the task has it."""
+        return self._exchange.manifest.algorithm.batch_size
+
+    @property
+    def resumed(self) -> bool:
+        """Whether the task goes on where a former incarnation's stood."""
+        return self._joined and self._keeper.resumed
+
+    def _verdicts_of(self, rounds: tuple[int, ...]) -> Mapping[int, Verdict] | None:
+        """What the records of committed rounds say of this learner's snapshots. None: asked to leave before it was known."""
+        if not rounds:
+            return {}
+        assert self._loop is not None
+        asked = asyncio.run_coroutine_threadsafe(self._participant.verdicts(rounds), self._loop)
+        while not asked.done():
+            concurrent.futures.wait([asked], timeout=0.2)
+            if self._leaving and not asked.done():
+                asked.cancel()
+                return None
+        return asked.result()
+
+    def _last_words(self) -> None:
+        """Between two steps: report what was done, if the run wants that, and keep what a restart goes on from."""
+        ended = self._ended.reason if self._ended is not None else "left"  # a loop may be broken off
+        if ended != "left" or self._handoff.ended is not None:
+            self._keeper.remove()
+            return
+        if self._exchange.manifest.algorithm.flush_on_close and not self._inner.pending:
+            self._publish(self._inner.due(flush=False, hurried=True))
+        self._keeper.save(self._inner, self._handoff, boundary=True, leaving=True)
 
     def _communicate(self) -> None:
         try:
@@ -194,30 +239,38 @@ class Session:
             if ended is not None:
                 self._finish(ended)
                 return
-            self._publish_if_due()
+            if not self._handoff.paused:
+                self._publish_if_due()
+            self._keeper.save(self._inner, self._handoff, boundary=self._boundary)
+            self._boundary = False
             telemetry.round, telemetry.step = self._inner.round, self._inner.step
-            if self._inner.waits:
-                telemetry.phase = "wait"
+            if self._handoff.paused or self._inner.waits:
+                telemetry.phase = "paused" if self._handoff.paused else "wait"
                 self._handoff.wait(0.2)
                 self._stepped_at_s = time.monotonic()
                 continue
             telemetry.phase = "train"
             yield self._inner.round
 
-    def report(self, *, tokens: int, loss: float | None) -> None:
-        """One inner step was made. `tokens`: what it trained on, in the run's unit. Both may be numbers of any library."""
-        tokens, loss = operator.index(tokens), None if loss is None else float(loss)
-        if tokens < 0:
-            raise ValueError(f"tokens must be >= 0, got {tokens}")
+    def report(self, *, tokens: int | None = None, samples: int | None = None, loss: float | None = None) -> None:
+        """One inner step was made. `tokens`, `samples`: what it trained on; the run's weight_unit says which of them counts.
+        All may be numbers of any library. Raises UsageError if the one that counts is missing."""
+        unit = self._exchange.manifest.algorithm.weight_unit
+        counted = tokens if unit == "tokens" else samples
+        if counted is None:
+            raise UsageError(f"this run counts a learner's work in {unit}: report({unit}=…)")
+        amount, loss = operator.index(counted), None if loss is None else float(loss)
+        if amount < 0:
+            raise ValueError(f"{unit} must be >= 0, got {amount}")
         now_s = time.monotonic()
         elapsed_s = max(now_s - self._stepped_at_s, 1e-9)
         self._stepped_at_s = now_s
         telemetry = self._handoff.telemetry
         share = min(1.0, elapsed_s / RATE_S) if telemetry.steps else 1.0
-        telemetry.tokens_per_s += share * (tokens / elapsed_s - telemetry.tokens_per_s)
+        telemetry.tokens_per_s += share * (amount / elapsed_s - telemetry.tokens_per_s)
         telemetry.steps += 1
         telemetry.loss = loss
-        self._inner.count(tokens=tokens, loss=loss, seconds_s=elapsed_s)
+        self._inner.count(tokens=amount, loss=loss, seconds_s=elapsed_s)
         telemetry.round, telemetry.step = self._inner.round, self._inner.step
         if now_s - self._told_at_s >= 1.0:
             self._told_at_s = now_s
@@ -232,13 +285,25 @@ class Session:
             )
 
     def _publish_if_due(self) -> None:
-        publication = self._inner.due(flush=self._handoff.flush, hurried=self._handoff.hurried(self._inner.round))
-        if publication is not None:
-            self._handoff.publish(publication)
+        self._publish(self._inner.due(flush=self._handoff.flush, hurried=self._handoff.hurried(self._inner.round)))
+
+    def _publish(self, publication: Publication | None) -> None:
+        if publication is None:
+            return
+        self._boundary = True
+        self._handoff.publish(publication)
+        if publication.flaw:
+            self._emit(
+                Trouble(
+                    message=f"the delta of round {publication.round} is not finite ({publication.flaw}): local steps are "
+                    f"given up, {self._keeper.mend()}"
+                )
+            )
 
     def _take_over(self) -> None:
         while (aligned := self._handoff.take_aligned()) is not None:
             self._inner.align(aligned)
+            self._boundary = True
             if aligned.evaluate is not None and self._evaluate is not None:
                 self._evaluate_round(aligned.evaluate)
             self._stepped_at_s = time.monotonic()
@@ -248,10 +313,8 @@ class Session:
         assert self._evaluate is not None
         self._handoff.telemetry.phase = "evaluate"
         started_s = time.monotonic()
-        local = self._inner.local()
-        self._inner.take_committed()
-        result = self._evaluate()
-        self.adapter.apply(local)
+        with self._inner.as_committed():
+            result = self._evaluate()
         self._handoff.evaluated(
             EvalRecord(
                 round=round,

@@ -17,6 +17,7 @@ from swarm.core.errors import TaskUnknown, UsageError
 from swarm.tasks.contract import Task, Trainable
 
 GROUP = "swarm.tasks"
+LIBRARY = "library"  # what a manifest names when the model is a program's own
 
 # As text: nothing is imported before it is asked for.
 _BUILT_IN = {"charlm": "swarm.tasks.charlm", "mlp": "swarm.tasks.mlp"}
@@ -36,6 +37,8 @@ def broken() -> dict[str, str]:
 
 def get(name: str) -> Task:
     """Raises TaskUnknown, which names the installed ones."""
+    if name == LIBRARY:
+        raise TaskUnknown("the run trains a program's own model: it is joined by starting that program here (swarm.Session)")
     if name in _BUILT_IN:
         task: Task = import_module(_BUILT_IN[name]).TASK
         return task

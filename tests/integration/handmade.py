@@ -34,18 +34,28 @@ def make_mailbox(folder: Path) -> str:
     return str(folder)
 
 
-def make_run(location: str, name: str, run: str, *, rounds: int | None = None, algorithm: DiLoCo = QUICK) -> Manifest:
+def make_run(
+    location: str,
+    name: str,
+    run: str,
+    *,
+    rounds: int | None = None,
+    algorithm: DiLoCo = QUICK,
+    task: str = "mlp",
+    checkpoint_every: int = 0,
+) -> Manifest:
     adapter = NumpyAdapter({"w": np.arange(6, dtype=np.float32).reshape(2, 3)})
     schema = adapter.schema()
     manifest = Manifest(
         run=run,
         name=name,
         algorithm=algorithm,
-        task=TaskRef(name="mlp"),
+        task=TaskRef(name=task),
         tensors=tuple(schema),
         schema_sha256=schema.digest,
         init=(),
         rounds=rounds,
+        checkpoint_every=checkpoint_every,
     )
 
     async def write() -> Manifest:

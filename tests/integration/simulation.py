@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import numpy as np
 
-from swarm.core.events import WorkerEvent
-from swarm.core.fragments import by_bytes
-from swarm.core.records import EvalRecord, LearnerRecord, Manifest, TaskRef
+from swarm.core.events import Trouble, WorkerEvent
+from swarm.core.fragments import plan
+from swarm.core.records import EvalRecord, LearnerRecord, Manifest, Role, TaskRef
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange, create_run
 from swarm.learners.numpy import NumpyAdapter
 from swarm.mailbox.contract import Mailbox
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
-from swarm.runtime.handoff import Handoff
+from swarm.runtime.handoff import Handoff, Publication
 from swarm.runtime.inner import InnerLoop, params_sha256
+from swarm.runtime.local import Loaded
 from swarm.runtime.participant import Participant
+from swarm.runtime.resuming import Keeper
+from swarm.tasks.contract import TaskState
 
 T = TypeVar("T")
 SHAPES = {"a.weight": (6, 4), "b.bias": (6,), "c.weight": (3, 6)}
@@ -48,7 +52,7 @@ def model(seed: int) -> dict[str, np.ndarray]:
     return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()}
 
 
-async def new_run(store: MemoryStore, spec: DiLoCo, *, rounds: int | None, eval_every: int = 1) -> Manifest:
+async def new_run(store: MemoryStore, spec: DiLoCo, *, rounds: int | None, eval_every: int = 1, **fields: Any) -> Manifest:
     adapter = NumpyAdapter(model(7))
     schema = adapter.schema()
     draft = Manifest(
@@ -61,10 +65,11 @@ async def new_run(store: MemoryStore, spec: DiLoCo, *, rounds: int | None, eval_
         init=(),
         rounds=rounds,
         eval_every=eval_every,
+        **fields,
     )
     theta = adapter.snapshot()
-    plan = by_bytes(schema, spec.fragments)
-    manifest, _ = await create_run(MemoryMailbox(store), draft, [{n: theta[n] for n in names} for names in plan])
+    dealt = plan(schema, spec.fragments, spec.partition)
+    manifest, _ = await create_run(MemoryMailbox(store), draft, [{n: theta[n] for n in names} for names in dealt])
     return manifest
 
 
@@ -79,6 +84,28 @@ class Machines:
         pid, self._next_pid = self._next_pid, self._next_pid + 1
         self.running.add(pid)
         return pid
+
+
+class FakeStore:
+    """A local checkpoint in memory, which a learner's next incarnation finds: what is saved is copied, as a disk does."""
+
+    def __init__(self) -> None:
+        self.saved: Loaded | None = None
+        self.saves = 0
+        self.fails: Exception | None = None
+
+    def save(self, sections: Any, values: Any) -> None:
+        if self.fails is not None:
+            raise self.fails
+        copied = {section: {name: np.array(a) for name, a in arrays.items()} for section, arrays in sections.items()}
+        self.saved = Loaded(copied, json.loads(json.dumps(values)), 1)
+        self.saves += 1
+
+    def load(self) -> Loaded | None:
+        return self.saved
+
+    def remove(self) -> None:
+        self.saved = None
 
 
 class Learner:
@@ -97,6 +124,10 @@ class Learner:
         tokens: int = 10,
         poison: bool = False,
         may_rename: bool = False,
+        role: Role = "both",
+        local: FakeStore | None = None,
+        momentum: float = 0.0,
+        noise: float = 0.0,
     ) -> None:
         self.name, self.step_s, self.tokens, self.poison = name, step_s, tokens, poison
         self.adapter = NumpyAdapter(model(1))
@@ -117,6 +148,7 @@ class Learner:
                 pid=self.pid,
                 process=str(self.pid),
                 version="0",
+                role=role,
             ),
             self.handoff,
             schema=self.adapter.schema(),
@@ -126,9 +158,13 @@ class Learner:
             emit=self.events.append,
         )
         self.inner: InnerLoop | None = None
+        self.local, self.momentum, self.noise = local, np.float32(momentum), np.float32(noise)
         self.steps = 0
+        self.position = 0  # in the data: the noise of a step depends on it
+        self.velocity = {name: np.zeros_like(array) for name, array in model(1).items()}  # the inner optimizer's state
         self.params = ""
         self.leaving = False
+        self.leaves_after: int | None = None  # inner steps
 
     async def live(self) -> str:
         """Train until the run ends; returns why. Cancelling this task is kill -9."""
@@ -143,6 +179,9 @@ class Learner:
         inner = self.inner = InnerLoop(
             self.adapter, exchange.manifest.algorithm, plan=exchange.plan, schedule=exchange.schedule, start=start
         )
+        self.keeper = Keeper(self.local, self, emit=self.events.append, clock=asyncio.get_running_loop().time)
+        rounds = self.keeper.open(inner)
+        self.keeper.resume(inner, self.handoff, await self.participant.verdicts(rounds))
         following = asyncio.create_task(self.participant.run())
         try:
             reason = await self._train(inner, following)
@@ -162,20 +201,31 @@ class Learner:
         return reason
 
     async def _train(self, inner: InnerLoop, following: asyncio.Task[None]) -> str:
+        boundary = False
         while True:
             if following.done():
                 following.result()
             while (aligned := self.handoff.take_aligned()) is not None:
                 inner.align(aligned)
+                boundary = True
                 if aligned.evaluate is not None:
-                    self.handoff.evaluated(EvalRecord(round=aligned.evaluate, learner=self.name, loss=self.distance()))
-            if self.leaving:
+                    with inner.as_committed():
+                        self.handoff.evaluated(EvalRecord(round=aligned.evaluate, learner=self.name, loss=self.distance()))
+            if self.leaving or self.steps == self.leaves_after:
+                self.keeper.save(inner, self.handoff, boundary=True, leaving=True)
                 return "left"
             if self.handoff.ended is not None:
+                self.keeper.remove()
                 return self.handoff.ended
+            if self.handoff.paused:
+                await asyncio.sleep(0.05)
+                continue
             publication = inner.due(flush=self.handoff.flush, hurried=self.handoff.hurried(inner.round))
             if publication is not None:
-                self.handoff.publish(publication)
+                boundary = True
+                self.publish(publication)
+            self.keeper.save(inner, self.handoff, boundary=boundary)
+            boundary = False
             if inner.waits:
                 await asyncio.sleep(0.05)
                 continue
@@ -184,13 +234,32 @@ class Learner:
             self.step()
             inner.count(tokens=self.tokens, loss=self.distance(), seconds_s=self.step_s)
 
+    def publish(self, publication: Publication) -> None:
+        self.handoff.publish(publication)
+        if publication.flaw:
+            self.events.append(Trouble(message=f"{publication.flaw} is not finite: {self.keeper.mend()}"))
+
     def step(self) -> None:
         theta = self.adapter.snapshot()
-        moved = {n: a + np.float32(0.05) * (self.target[n] - a) for n, a in theta.items()}
+        rng = np.random.default_rng([sum(map(ord, self.name)), self.position])
+        for n, a in theta.items():
+            pull = np.float32(0.05) * (self.target[n] - a)
+            if self.noise:
+                pull += self.noise * rng.standard_normal(a.shape, dtype=np.float32)
+            self.velocity[n] = self.momentum * self.velocity[n] + pull
+        moved = {n: a + self.velocity[n] for n, a in theta.items()}
         if self.poison:
             moved["b.bias"] = moved["b.bias"] * np.float32("nan")
         self.adapter.apply(moved)
         self.steps += 1
+        self.position += 1
+
+    def state(self) -> TaskState:
+        return TaskState(arrays=self.velocity, values={"position": self.position})
+
+    def load(self, state: TaskState) -> None:
+        self.velocity = {name: np.array(array) for name, array in state.arrays.items()}
+        self.position = state.values["position"]
 
     def distance(self) -> float:
         return float(sum(np.square(self.target[n] - a).sum() for n, a in self.adapter.snapshot().items()))

@@ -5,17 +5,38 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, get_args
 
+import msgspec
 import pytest
 
-from swarm.cli import run
+from swarm.cli import run, runs
+from swarm.core.keys import RunKeys
+from swarm.core.lease import BeatId
+from swarm.core.records import (
+    Beat,
+    Checkpoint,
+    Control,
+    Manifest,
+    Rejected,
+    RejectReason,
+    Role,
+    RoundRecord,
+    decode,
+    encode,
+)
+from swarm.core.sentences import REASONS
+from swarm.core.specs import DiLoCo
+from swarm.core.state import ControlRead, ManifestRead, Polled, RunState, apply
 from tests.integration.handmade import (
     QUICK,
     beat,
     make_mailbox,
     make_run,
     manifest_of_another_format,
+    round_records,
     stop,
     write_rounds,
 )
@@ -66,6 +87,11 @@ ON_ONE_RUN = [
     ("status", "RUN"),
     ("join", "RUN"),
     ("stop", "RUN"),
+    ("pause", "RUN"),
+    ("resume", "RUN"),
+    ("extend", "RUN", "--rounds", "9"),
+    ("drop", "RUN", "studio"),
+    ("compare", "RUN", "RUN"),
     ("rm", "RUN", "--yes"),
     ("export", "RUN", "out.safetensors"),
     ("generate", "RUN", "--prompt", "x"),
@@ -196,7 +222,8 @@ def test_runs_tells_idle_done_and_stopped(swarm: Swarm, mailbox: str) -> None:
     stop(mailbox, "cccc1111")
     done, idle, stopped = swarm.objects("runs")
     expected = {"run": "aaaa1111", "name": "a-done", "method": "diloco", "task": "mlp", "round": 3, "rounds": 3}
-    assert done == expected | {"state": "done", "certain": True, "learners": []}
+    expected |= {"checkpoint_every": 0, "checkpoints_kept": 3, "waits_for": "", "asked": None, "by": None}
+    assert done == expected | {"state": "done", "certain": True, "learners": [], "syncers": []}
     assert (idle["state"], idle["round"], idle["rounds"]) == ("idle", 2, None)
     assert (stopped["state"], stopped["round"]) == ("stopped", 0)
     assert swarm("runs") == 0
@@ -236,14 +263,120 @@ def test_status_shows_the_last_rounds(swarm: Swarm, mailbox: str) -> None:
     write_rounds(mailbox, make_run(mailbox, "mlp-one", "aaaa1111", rounds=7), 7)
     assert swarm("status", "mlp-one") == 0
     head, *lines = swarm.out.splitlines()
-    assert head == "mlp-one (aaaa1111)  done  round 7/7  task mlp"
-    assert lines[-1] == "round 6: studio  train 0.143  val –"
+    assert head == "mlp-one (aaaa1111)  done  round 7/7  task mlp  H=10 q=1"
+    assert lines[-1] == "round 6: studio  train 0.143  val –  unchanged  up 24 B"
     assert len(lines) == 5
     [found] = swarm.objects("status", "mlp-one", "--watch")
     assert [r["round"] for r in found["history"]] == list(range(7))  # type: ignore[attr-defined]
 
 
+def rejecting(mailbox: str, reason: str) -> None:
+    manifest = make_run(mailbox, "mlp-one", "aaaa1111")
+    (first,) = round_records(manifest, 1)
+    record = decode(first, RoundRecord)
+    refused = Rejected(learner="air", unit="air", reason=reason, round=0)  # type: ignore[arg-type]
+    one, two = msgspec.structs.replace(record.participants[0], delta_norm=0.25), record.participants[0]
+    two = msgspec.structs.replace(two, learner="mbp", unit="mbp", delta_norm=0.5)
+    record = msgspec.structs.replace(record, version=0, rejected=(refused,), participants=(one, two))
+    path = Path(mailbox, RunKeys(manifest.run).round(0))
+    path.parent.mkdir(parents=True)
+    path.write_bytes(encode(record, nonce="0" * 32))
+
+
+@pytest.mark.parametrize("reason", get_args(RejectReason))
+def test_status_says_in_words_why_something_was_rejected(swarm: Swarm, mailbox: str, reason: str) -> None:
+    rejecting(mailbox, reason)
+    assert swarm("status", "mlp-one") == 0
+    first, second = swarm.out.splitlines()[-2:]
+    assert first == "round 0: studio, mbp  train 1.000  val –  Δ 0.25–0.5  up 48 B"
+    assert second == f"  air: {REASONS[reason]}"
+    [found] = swarm.objects("status", "mlp-one")
+    [closed] = found["history"]  # type: ignore[misc]
+    assert closed["rejected"] == [{"learner": "air", "reason": reason, "round": 0}]
+    assert closed["delta_norms"] == {"studio": 0.25, "mbp": 0.5}
+    assert (closed["sent_bytes"], closed["changed"]) == (48, True)
+
+
+def heard(manifest: Manifest, *controls: Control, **roles: Role) -> RunState:
+    """A run whose members, by their roles, were heard twice; no round is closed."""
+    state = apply(RunState(run=manifest.run), ManifestRead(manifest))
+    for n in range(2):
+        beats = {who: (BeatId(1, n), Beat(phase="train", role=role, tokens_per_s=9.0)) for who, role in roles.items()}
+        state = apply(state, Polled(now_s=0.1 * n, beats=beats))
+    for n, control in enumerate(controls, 1):
+        state = apply(state, ControlRead(n, control))
+    return state
+
+
+@pytest.fixture
+def shown(mailbox: str, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[dict[str, Any], list[str]]]:
+    """(what `status --json` prints of a state, the lines without it)."""
+    manifest = make_run(mailbox, "mlp-one", "aaaa1111", rounds=7)
+
+    def show(*controls: Control, checkpoints: tuple[int, ...] = (), **roles: Role) -> tuple[dict[str, Any], list[str]]:
+        state = heard(manifest, *controls, **roles)
+        runs._show(state, True, list(checkpoints))
+        fields = json.loads(capsys.readouterr().out)
+        runs._show(state, False, list(checkpoints))
+        return fields, capsys.readouterr().out.splitlines()
+
+    return show
+
+
+def test_a_syncer_is_listed_for_itself(shown: Callable[..., Any]) -> None:
+    fields, lines = shown(studio="both", nas="syncer")
+    assert (fields["learners"], fields["syncers"], fields["state"]) == (["studio"], ["nas"], "running")
+    assert [(m["learner"], m["role"]) for m in fields["members"]] == [("nas", "syncer"), ("studio", "both")]
+    nas = next(line.split() for line in lines if line.startswith("nas"))
+    assert nas[:3] == ["nas", "syncer", "–"]
+
+
+def test_learners_alone_wait_for_a_syncer(shown: Callable[..., Any]) -> None:
+    fields, lines = shown(studio="learner")
+    assert (fields["state"], fields["waits_for"]) == ("waiting", "a syncer")
+    assert "  waiting for a syncer  round 0/7" in lines[0]
+
+
+def test_what_is_asked_for_and_by_whom(shown: Callable[..., Any]) -> None:
+    pause = Control(action="pause", by="mbp")
+    fields, lines = shown(pause, studio="both")
+    assert (fields["state"], fields["asked"], fields["by"]) == ("running", "pause", "mbp")
+    assert "  running, pause asked for by mbp  round 0/7" in lines[0]
+    fields, lines = shown(pause)
+    assert (fields["state"], fields["asked"], fields["by"]) == ("paused", None, "mbp")
+    assert "  paused by mbp  round 0/7" in lines[0]
+    fields, lines = shown(Control(action="drop", by="mbp", learner="studio", incarnation=1), studio="both", air="both")
+    assert [(m["learner"], m["dropped_by"]) for m in fields["members"]] == [("air", None), ("studio", "mbp")]
+    assert any("leaving, dropped by mbp" in line for line in lines)
+
+
+def test_an_extended_run_tells_its_rounds(shown: Callable[..., Any]) -> None:
+    fields, lines = shown(Control(action="extend", rounds=9))
+    assert fields["rounds"] == 9
+    assert "round 0/9" in lines[0]
+
+
+def test_checkpoints_are_listed(swarm: Swarm, mailbox: str, shown: Callable[..., Any]) -> None:
+    fields, lines = shown(checkpoints=(10, 20))
+    assert fields["checkpoints"] == [10, 20]
+    assert lines[1] == "checkpoints of round 10, 20"
+    manifest = make_run(mailbox, "kept", "bbbb1111", checkpoint_every=1)
+    for round in (4, 12):
+        path = Path(mailbox, RunKeys(manifest.run).checkpoint(round))
+        path.parent.mkdir(parents=True)
+        path.write_bytes(encode(Checkpoint(round=round, theta=manifest.init), nonce="0" * 32))
+    [found] = swarm.objects("status", "kept")
+    assert (found["checkpoints"], found["checkpoint_every"], found["checkpoints_kept"]) == ([4, 12], 1, 3)
+
+
 # Joining
+
+
+def test_a_run_of_a_program_is_joined_by_that_program(swarm: Swarm, mailbox: str) -> None:
+    make_run(mailbox, "own-model", "aaaa1111", task="library")
+    assert "joined by starting that program here" in swarm.fails(2, "join", "own-model")
+    assert "no run to join" in swarm.fails(3, "join")
+    assert swarm.objects("runs")[0]["task"] == "library"
 
 
 def test_join_without_a_run_wants_exactly_one(swarm: Swarm, mailbox: str) -> None:
@@ -434,3 +567,73 @@ def test_the_doctor_needs_no_mailbox_to_look_at_the_rest(swarm: Swarm) -> None:
     assert swarm("doctor") == 1
     assert "framework" in swarm.out
     assert "which mailbox?" in swarm.out
+
+
+# Steering
+
+
+def test_pause_and_resume(swarm: Swarm, mailbox: str) -> None:
+    make_run(mailbox, "one", "run1")
+    assert swarm("resume", "one") == 0
+    assert "not paused" in swarm.err
+    assert swarm("pause", "one") == 0
+    assert swarm.objects("runs")[0]["state"] == "paused"  # nobody is there: at once
+    assert swarm("pause", "one") == 0
+    assert "already" in swarm.err
+    assert swarm("resume", "one") == 0
+    assert swarm.objects("runs")[0]["state"] == "idle"
+
+
+def test_a_done_run_goes_on_when_it_is_extended(swarm: Swarm, mailbox: str) -> None:
+    write_rounds(mailbox, make_run(mailbox, "one", "run1", rounds=3), 3)
+    assert swarm.objects("runs")[0]["state"] == "done"
+    assert "--rounds" in swarm.fails(2, "extend", "one")
+    assert "--rounds" in swarm.fails(2, "extend", "one", "--by", "2", "--forever")
+    assert swarm("extend", "one", "--by", "2") == 0
+    assert "5 rounds" in swarm.err
+    assert "swarm join one" in swarm.err
+    [now] = swarm.objects("runs")
+    assert (now["state"], now["rounds"]) == ("idle", 5)
+    assert swarm("extend", "one", "--forever") == 0
+    assert swarm.objects("runs")[0]["rounds"] is None
+    assert "until it is stopped" in swarm.fails(2, "extend", "one", "--by", "1")
+
+
+def test_only_a_learner_of_the_run_is_dropped(swarm: Swarm, mailbox: str) -> None:
+    make_run(mailbox, "one", "run1")
+    beat(mailbox, "run1", "studio", 0)
+    line = swarm.fails(2, "drop", "one", "nobody")
+    assert "studio" in line
+    assert swarm("drop", "one", "studio") == 0
+    assert "studio" in swarm.err
+
+
+@pytest.mark.parametrize("command", ["pause", "resume", "drop"])
+def test_an_ended_run_is_steered_no_more(swarm: Swarm, mailbox: str, command: str) -> None:
+    make_run(mailbox, "one", "run1")
+    stop(mailbox, "run1")
+    argv = ("studio",) if command == "drop" else ()
+    assert "stopped" in swarm.fails(2, command, "one", *argv)
+
+
+# Comparing
+
+
+def test_two_runs_side_by_side(swarm: Swarm, mailbox: str) -> None:
+    write_rounds(mailbox, make_run(mailbox, "one", "run1"), 30)
+    write_rounds(mailbox, make_run(mailbox, "two", "run2", algorithm=DiLoCo(sync_every=20, beat_s=0.2, lease_s=2.0)), 3)
+    assert swarm("compare", "one", "two") == 0
+    lines = swarm.out.splitlines()
+    assert ["sync_every", "10", "20"] in [line.split() for line in lines]
+    assert not any(line.startswith("outer_lr") for line in lines)  # equal in both
+    assert any(line.split()[0] == "29" for line in lines if line.strip())
+    assert len(lines) < 45  # a long history is shown by some of its rounds
+    tape = swarm.objects("compare", "one", "two")
+    assert [(at["name"], at["round"]) for at in tape] == [("one", r) for r in range(30)] + [("two", r) for r in range(3)]
+    assert tape[2]["tokens"] == 30
+
+
+def test_a_run_without_rounds_can_be_compared(swarm: Swarm, mailbox: str) -> None:
+    make_run(mailbox, "one", "run1")
+    assert swarm("compare", "one", "one") == 0
+    assert "rounds so far" in swarm.out

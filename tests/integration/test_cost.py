@@ -118,7 +118,7 @@ def test_joining_reads_the_newest_record_of_each_fragment_and_its_theta(rounds: 
                 "read": fragments,
                 "read_part": fragments,
                 "create": 1,  # the incarnation
-                "put": 1,  # the first beat
+                "put": 2,  # the first beat, and one when everything is here
             }
         )
         await quiet(learner.participant)

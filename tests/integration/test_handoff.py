@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
 
-from swarm.core.records import EvalRecord
+from swarm.core.records import EvalRecord, Participant, PayloadRef, Rejected, RoundRecord
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange
 from swarm.mailbox.faults import Fault, FaultyMailbox
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
-from swarm.runtime.handoff import Aligned, Handoff, Publication
+from swarm.runtime.handoff import Aligned, Handoff, Publication, Verdict, verdict
 from tests.integration.simulation import Learner, Machines, new_run, together, virtually
 
 
@@ -25,15 +26,64 @@ def aligned(newest: int, fragment: int = 0, evaluate: int | None = None) -> Alig
     return Aligned(newest=newest, fragments={fragment: (str(newest), {})}, evaluate=evaluate)
 
 
-def test_a_publication_whose_round_has_closed_is_replaced_and_the_new_one_is_not_lost() -> None:
+def test_publications_go_out_in_order_and_those_whose_round_has_closed_are_dropped() -> None:
     handoff = Handoff()
-    old, new = publication(3), publication(4)
-    handoff.publish(old)
-    handoff.publish(new)  # while the old one is still on its way
-    handoff.published(old)
-    assert handoff.outgoing() is new
-    handoff.published(new)
+    several = [publication(round) for round in (3, 4, 5)]
+    for made in several:
+        handoff.publish(made)
+    assert handoff.unpublished == tuple(several)
+    assert handoff.outgoing() is several[0]
+    assert handoff.outgoing() is several[0], "a failed attempt is repeated"
+    handoff.published(several[0])
+    assert handoff.outgoing() is several[1]
+    handoff.align(aligned(4))
+    assert handoff.unpublished == (several[2],)
+    handoff.published(several[1])  # while it was on its way
+    assert handoff.outgoing() is several[2]
+    handoff.published(several[2])
     assert handoff.outgoing() is None
+
+
+def test_the_outcome_of_what_was_published_is_awaited_until_it_is_told() -> None:
+    handoff = Handoff()
+    handoff.expect([2])
+    handoff.publish(publication(3))
+    handoff.published(publication(3))
+    assert handoff.awaited == (2, 3)
+    handoff.align(aligned(2))
+    assert handoff.awaited == (3,)
+
+
+def test_verdicts_are_added_up_until_they_are_taken() -> None:
+    handoff = Handoff()
+    for round in range(3):
+        handoff.align(Aligned(newest=round, fragments={}, verdicts={round: Verdict(refused=True)}))
+    taken = handoff.take_aligned()
+    assert taken is not None
+    assert taken.verdicts == dict.fromkeys(range(3), Verdict(refused=True))
+
+
+def test_a_verdict_is_what_a_record_says_of_one_learner() -> None:
+    ref = PayloadRef(round=4, sha256="0" * 64, size_bytes=1)
+    figures: dict[str, Any] = {"weight": 1.0, "tokens": 2, "steps": 1, "train_loss": None, "seconds_s": 0.5, "size_bytes": 1}
+    mine = Participant(learner="a", unit="a", **figures)
+    record = RoundRecord(
+        round=4,
+        fragment=0,
+        step=1,
+        version=4,
+        parent=None,
+        participants=(mine,),
+        rejected=(
+            Rejected(learner="a", unit="a", reason="duplicate", round=4),
+            Rejected(learner="b", unit="b", reason="norm", round=4),
+            Rejected(learner="c", unit="c", reason="norm", round=3),
+            Rejected(learner="d", unit="d", reason="late", round=3),
+        ),
+        theta=ref,
+        outer=None,
+    )
+    assert [verdict(record, name) for name in "abcd"] == [Verdict(counted=mine), Verdict(refused=True), None, None]
 
 
 def test_what_is_not_taken_yet_is_one_thing_and_says_the_newest() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,15 +16,18 @@ import pytest
 
 from swarm.core import keys
 from swarm.core.errors import (
+    CheckpointUnsaved,
     LearnerIdTaken,
     MailboxMoved,
     MailboxUnavailable,
     RunEnded,
     SchemaMismatch,
+    StateMismatch,
     Superseded,
+    UsageError,
 )
-from swarm.core.events import Ended, Evaluated, Joined, RoundClosed
-from swarm.core.records import Beat, Control, LearnerRecord, Manifest, decode, encode
+from swarm.core.events import Ended, Evaluated, Joined, Restored, RoundClosed, Trouble
+from swarm.core.records import Beat, Control, LearnerRecord, Manifest, Snapshot, decode, encode
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange
 from swarm.learners.numpy import NumpyAdapter
@@ -30,9 +35,10 @@ from swarm.mailbox.contract import Mailbox
 from swarm.mailbox.faults import Fault, FaultyMailbox
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
 from swarm.runtime.inner import params_sha256
+from swarm.runtime.local import LocalCheckpoint
 from swarm.runtime.session import Session
-from swarm.tasks.contract import EvalResult
-from tests.integration.simulation import model, new_run
+from swarm.tasks.contract import EvalResult, TaskState
+from tests.integration.simulation import FakeStore, model, new_run
 from tests.integration.wrappers import Wrapped
 
 SPEC = DiLoCo(sync_every=2, beat_s=0.05, lease_s=0.5)
@@ -318,3 +324,174 @@ def test_a_stop_ends_a_run_in_which_nobody_has_reported() -> None:
     assert record is not None
     assert record.control == 1
     assert not run.keys("/snapshots/0000000001/"), "nothing is published for a round that will not be"
+
+
+def test_the_runs_unit_is_what_counts_and_a_missing_one_is_named() -> None:
+    run = Run(rounds=1, spec=msgspec.structs.replace(SPEC, weight_unit="samples", global_batch_size=8))
+    with run.session() as session:
+        assert session.batch_size == 8
+        for _ in session:
+            with pytest.raises(UsageError, match=r"counts a learner's work in samples: report\(samples=…\)"):
+                session.report(tokens=100)
+            with pytest.raises(ValueError, match="samples must be >= 0"):
+                session.report(samples=-1)
+            session.report(tokens=100, samples=4, loss=1.0)
+    record = asyncio.run(run.exchange.round(0))
+    assert record is not None
+    assert [p.tokens for p in record.participants] == [8]
+    run = Run()
+    with run.session() as session:
+        assert session.batch_size is None
+        for _ in session:
+            with pytest.raises(UsageError, match="tokens"):
+                session.report(samples=4)
+            session.leave()
+
+
+@pytest.mark.parametrize("how", ["leave", "break"])
+@pytest.mark.parametrize("flush", [True, False])
+def test_a_learner_that_leaves_reports_the_steps_it_has_made_if_the_run_says_so(flush: bool, how: str) -> None:
+    run = Run(spec=msgspec.structs.replace(SPEC, sync_every=10**6, flush_on_close=flush))
+    with run.session() as session:
+        for _ in session:
+            session.report(tokens=10, loss=1.0)
+            if session._handoff.telemetry.steps == 3:
+                if how == "break":
+                    break
+                session.leave()
+    (key,) = run.keys("testrun1/snapshots/0000000000/") or [""]
+    assert bool(key) == flush
+    if flush:
+        snapshot = decode(run.store.objects[key], Snapshot)
+        assert (snapshot.steps, snapshot.tokens) == (3, 30)
+    assert run.last_beat().phase == "left"
+
+
+def test_nothing_is_reported_of_steps_that_ended_in_an_error() -> None:
+    run = Run(spec=msgspec.structs.replace(SPEC, sync_every=10**6, flush_on_close=True))
+    store = FakeStore()
+
+    def fails() -> bool:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), run.session(local=lambda me: store) as session:
+        train(session, until=fails)
+    assert not run.keys("/snapshots/")
+    assert store.saves == 0, "the parameters may be torn"
+
+
+class Counter:
+    """A Resumable whose optimizer counts its steps, and its data."""
+
+    def __init__(self) -> None:
+        self.momentum, self.position = np.zeros(4, np.float32), 0
+
+    def step(self) -> None:
+        self.momentum += 1
+        self.position += 1
+
+    def state(self) -> TaskState:
+        return TaskState(arrays={"momentum": self.momentum}, values={"position": self.position})
+
+    def load(self, state: TaskState) -> None:
+        if state.arrays["momentum"].shape != (4,):
+            raise StateMismatch("momentum has another shape")
+        self.momentum, self.position = np.array(state.arrays["momentum"]), state.values["position"]
+
+
+def checkpoint(run: Run, folder: Path) -> Callable[[LearnerRecord], LocalCheckpoint]:
+    return lambda me: LocalCheckpoint(
+        folder,
+        run=run.manifest.run,
+        learner=me.learner,
+        incarnation=me.incarnation,
+        schema_sha256=run.manifest.schema_sha256,
+    )
+
+
+def test_a_restarted_learner_goes_on_where_it_was_and_says_so(tmp_path: Path) -> None:
+    run = Run(rounds=2, spec=msgspec.structs.replace(SPEC, sync_every=5))
+    adapter, task = NumpyAdapter(model(1)), Counter()
+    local = checkpoint(run, tmp_path)
+    with run.session(adapter=adapter, task=task, local=local) as session:
+        assert not session.resumed
+        for _ in session:
+            task.step()
+            adapter.apply({n: a + np.float32(0.1) for n, a in adapter.snapshot().items()})
+            session.report(tokens=10, loss=1.0)
+            if session._handoff.telemetry.steps == 3:
+                session.leave()
+    left = {n: a.copy() for n, a in adapter.snapshot().items()}
+    run.events.clear()
+    again, other = NumpyAdapter(model(2)), Counter()
+    with run.session(adapter=again, task=other, local=local, gone=lambda other: True) as session:
+        assert session.me.incarnation == 2
+        assert session.resumed
+        assert (other.position, other.momentum.tolist()) == (3, [3.0] * 4)
+        assert all(np.array_equal(left[n], a) for n, a in again.snapshot().items())
+        assert train(session) == 2 + 5
+    assert [(e.round, e.step, e.what) for e in run.events if isinstance(e, Restored)] == [
+        (0, 3, "3 local steps, the inner optimizer and the position in the data")
+    ]
+    record = asyncio.run(run.exchange.round(0))
+    assert record is not None
+    assert [(p.steps, p.tokens) for p in record.participants] == [(5, 50)]
+    assert local(session.me).load() is None, "the run is over"
+
+
+def test_what_cannot_be_resumed_is_told_in_one_line_and_training_starts_from_the_newest_commit(tmp_path: Path) -> None:
+    for damage, words in (("arrays.safetensors", "damaged|bytes"), ("values.json", "values|damaged"), ("", "another shape")):
+        run = Run(rounds=2)
+        folder = tmp_path / (damage or "task")
+        local = checkpoint(run, folder)
+        with run.session(task=Counter(), local=local) as session:
+            train(session, until=lambda: True)
+        if damage:
+            (file,) = folder.rglob(damage)
+            file.write_bytes(file.read_bytes()[:-1] + b"x")
+        run.events.clear()
+        task = Counter()
+        if not damage:
+
+            def refuse(state: TaskState) -> None:
+                raise StateMismatch("momentum has another shape")
+
+            task.load = refuse  # type: ignore[method-assign]
+        with run.session(task=task, local=local, gone=lambda other: True) as session:
+            assert not session.resumed
+            assert train(session) > 0
+        (trouble,) = [e for e in run.events if isinstance(e, Trouble)]
+        assert re.search(f"nothing is resumed, and training starts from the newest commit: .*({words})", trouble.message)
+        assert not any(isinstance(e, Restored) for e in run.events)
+
+
+def test_a_full_disk_is_told_once_and_training_goes_on() -> None:
+    run = Run(rounds=4)
+    store = FakeStore()
+    store.fails = CheckpointUnsaved("/home/x: cannot be saved: No space left on device")
+    with run.session(local=lambda me: store) as session:
+        assert train(session) == 8
+    assert [e.message for e in run.events if isinstance(e, Trouble)] == [
+        "/home/x: cannot be saved: No space left on device: a restart would lose more, training goes on"
+    ]
+
+
+def test_numbers_that_are_not_finite_are_given_up_with_the_optimizers_state(tmp_path: Path) -> None:
+    run = Run(rounds=3)
+    adapter, task = NumpyAdapter(model(1)), Counter()
+    with run.session(adapter=adapter, task=task) as session:
+        for _ in session:
+            task.step()
+            if session._handoff.telemetry.steps == 2:
+                adapter.apply({"b.bias": np.full(6, np.nan, np.float32)})
+                task.momentum[1] = np.inf
+            session.report(tokens=10, loss=1.0)
+    messages = [e.message for e in run.events if isinstance(e, Trouble)]
+    assert messages == [
+        "the delta of round 1 is not finite (b.bias): local steps are given up, the inner optimizer starts afresh"
+    ]
+    records = [asyncio.run(run.exchange.round(round)) for round in range(3)]
+    assert [[r.reason for r in record.rejected] for record in records if record is not None] == [[], ["nonfinite"], []]
+    assert task.momentum.tolist() == [2.0] * 4, "and went on from zero"
+    assert task.position == 6
+    assert all(np.isfinite(a).all() for a in adapter.snapshot().values())

@@ -26,12 +26,14 @@ NAME = "charlm-brave-otter"
 DEVICES = {"studio": "torch mps", "mbp": "mlx metal", "linux-3090": "torch cuda:0", "air": "mlx metal"}
 
 
-def manifest(*, run: str = AT.run, name: str = NAME, rounds: int | None = 40, start_learners: int = 2) -> api.Manifest:
+def manifest(
+    *, run: str = AT.run, name: str = NAME, rounds: int | None = 40, start_learners: int = 2, task: str = "charlm"
+) -> api.Manifest:
     return api.Manifest(
         run=run,
         name=name,
         algorithm=DiLoCo(sync_every=100, quorum_size=2, start_learners=start_learners),
-        task=TaskRef(name="charlm"),
+        task=TaskRef(name=task),
         tensors=(TensorSpec("embed", "F32", (4, 4)),),
         schema_sha256="0" * 64,
         init=(),
@@ -44,13 +46,15 @@ def loss_at(round: int, shift: float = 0.0) -> float:
     return 1.6 + 2.2 / (1 + 0.35 * round) + shift + 0.03 * ((round * 7) % 5 - 2)
 
 
-def round_record(round: int, learners: Iterable[str], rejected: Iterable[api.Rejected] = ()) -> api.RoundRecord:
+def round_record(
+    round: int, learners: Iterable[str], rejected: Iterable[api.Rejected] = (), *, norm: float | None = None
+) -> api.RoundRecord:
     names = tuple(learners)
     return api.RoundRecord(
         round=round,
         fragment=0,
         step=100 * (round + 1),
-        version=round,
+        version=round if names else -1,
         parent=None,
         participants=tuple(
             api.Participant(
@@ -62,6 +66,7 @@ def round_record(round: int, learners: Iterable[str], rejected: Iterable[api.Rej
                 train_loss=loss_at(round, 0.02 * n),
                 seconds_s=5.6 + n,
                 size_bytes=1 << 20,
+                delta_norm=None if norm is None else norm * (n + 1),
             )
             for n, name in enumerate(names)
         ),
@@ -100,21 +105,28 @@ def run_state(
     start_learners: int = 2,
     run: str = AT.run,
     name: str = NAME,
+    task: str = "charlm",
+    syncers: tuple[str, ...] = (),
+    algorithm: DiLoCo | None = None,
     beat_every_s: float = 2.5,
+    controls: tuple[Control, ...] = (),
 ) -> api.RunState:
     """As a watch folds it, polling every 2.5 s from second 0. Those in `silent` stop beating after the first third."""
-    state = apply(
-        api.RunState(run=run), ManifestRead(manifest(run=run, name=name, rounds=rounds, start_learners=start_learners))
-    )
+    made = manifest(run=run, name=name, rounds=rounds, start_learners=start_learners, task=task)
+    if algorithm is not None:
+        made = msgspec.structs.replace(made, algorithm=algorithm)
+    state = apply(api.RunState(run=run), ManifestRead(made))
+    everybody = learners + syncers
     for round in range(closed):
         missing = round % 5 == 3  # air comes late to this one, as the next record says
         late = (api.Rejected(learner="air", unit="air", reason="late", round=round - 1),) if round % 5 == 4 else ()
         record = round_record(round, (n for n in learners if not (missing and n == "air")), late)
-        if stop and round == closed - 1:
+        if (stop or controls) and round == closed - 1:
             record = msgspec.structs.replace(record, control=1)
         state = apply(state, RoundRead(record))
         state = apply(state, EvalRead(api.EvalRecord(round=round, learner=learners[0], loss=loss_at(round, 0.07))))
-    for n, name_ in enumerate(learners):
+    for n, name_ in enumerate(everybody):
+        role = "syncer" if name_ in syncers else "both"
         state = apply(
             state,
             LearnerRead(
@@ -127,25 +139,32 @@ def run_state(
                     pid=4000 + n,
                     process="1",
                     version="0.1.0",
-                    device=DEVICES.get(name_, "torch cpu"),
+                    device="" if role == "syncer" else DEVICES.get(name_, "torch cpu"),
+                    role=role,  # type: ignore[arg-type]
                 )
             ),
         )
-    phases = ("train", "upload", "wait", "train")
+    rests = any(c.action == "pause" for c in controls)
+    phases = ("paused",) * 4 if rests else ("train", "upload", "wait", "train")
     for poll in range(polls):
         beats = {}
-        for n, name_ in enumerate(learners):
+        for n, name_ in enumerate(everybody):
             at = min(poll, polls // 3) if name_ in silent else poll
-            phase = "left" if name_ in left else phases[n % 4]
+            phase = "left" if name_ in left else "wait" if name_ in syncers and not rests else phases[n % 4]
             step = 100 if phase in ("upload", "wait") else min(99, 20 + 2 * at)
-            beats[name_] = (BeatId(1, at), beat(at, name_, phase=phase, round=closed, step=step))
+            said = beat(at, name_, phase=phase, round=closed, step=step)
+            if name_ in syncers:
+                said = msgspec.structs.replace(said, role="syncer", step=0, tokens_per_s=0.0, loss=None)
+            beats[name_] = (BeatId(1, at), said)
         state = apply(state, Polled(now_s=poll * beat_every_s, beats=beats))
-    if closed and not stop:
+    if closed and not (stop or rests):
         for name_ in learners[1:3]:
             if name_ not in silent and name_ not in left:
                 state = apply(state, SnapshotRead(snapshot(closed, name_)))
     if stop:
         state = apply(state, ControlRead(1, Control(action="stop", by="studio")))
+    for n, control in enumerate(controls, len(state.controls) + 1):
+        state = apply(state, ControlRead(n, control))
     return state
 
 
@@ -255,6 +274,15 @@ class PlayedFeed:
 
     def stop(self, at: RunAt) -> None:
         self.asked.append(("stop", at))
+
+    def pause(self, at: RunAt) -> None:
+        self.asked.append(("pause", at))
+
+    def resume(self, at: RunAt) -> None:
+        self.asked.append(("resume", at))
+
+    def drop(self, at: RunAt, learner: str) -> None:
+        self.asked.append(("drop", (at, learner)))
 
     @property
     def facts(self) -> Facts:

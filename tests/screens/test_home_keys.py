@@ -71,6 +71,42 @@ async def test_enter_on_a_job_opens_its_run(fixed: SimpleNamespace, busy: Any) -
         assert app.screen.at.run == "aaaa2222"
 
 
+async def test_p_pauses_the_run_under_the_cursor_and_lets_it_go_on(fixed: SimpleNamespace, quiet: Any) -> None:
+    app = fixed.app_over(quiet)
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("P", "enter")  # cancel has the focus
+        assert app.feed.asked == []
+        await pilot.press("P", "up", "enter")
+        assert app.feed.asked == [("pause", fixed.AT)]
+        paused = fixed.run_state(controls=(fixed.Control(action="pause", by="mbp"),))
+        app.feed.tell(fixed.home_shown(fixed.home(paused)))
+        await pilot.pause()
+        assert words(app, "#detail") == "‖ charlm-brave-otter is paused by mbp: P lets it go on"
+        await pilot.press("P")
+        assert app.feed.asked[-1] == ("resume", fixed.AT)
+
+
+async def test_an_ended_run_is_not_paused(fixed: SimpleNamespace, busy: Any) -> None:
+    app = fixed.app_over(busy)
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("G", "P")
+        assert isinstance(app.screen, HomeScreen)
+        assert app.feed.asked == []
+
+
+async def test_joining_a_run_of_a_program_says_how(fixed: SimpleNamespace) -> None:
+    state = fixed.run_state(task="library")
+    app = fixed.app_over(fixed.home_shown(fixed.home(state)), fixed.run_shown(state))
+    async with app.run_test(size=SIZE) as pilot:
+        assert "joined by starting that program here" in words(app, "#detail")
+        await pilot.press("J")
+        assert isinstance(app.screen, HomeScreen)
+        assert ["joined by starting that program here" in n.message for n in app._notifications] == [True]
+        await pilot.press("enter", "enter")
+        assert isinstance(app.screen, RunScreen)
+        assert app.feed.asked == [("show", fixed.AT)]
+
+
 async def test_a_failed_job_shows_its_last_words_and_its_log(fixed: SimpleNamespace, busy: Any) -> None:
     app = fixed.app_over(busy)
     async with app.run_test(size=SIZE) as pilot:

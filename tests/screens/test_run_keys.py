@@ -280,3 +280,56 @@ async def test_a_curve_that_changes_before_its_plot_is_there(fixed: SimpleNamesp
             line[pane.region.x + 1 : pane.region.x + 8].strip() for line in drawn(app)[pane.region.y : pane.region.bottom]
         ]
         assert "1.0" in y_labels
+
+
+async def test_p_asks_before_it_pauses_and_lets_it_go_on_at_once(fixed: SimpleNamespace) -> None:
+    app = over(fixed, fixed.run_shown(fixed.run_state()))
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("enter", "P")
+        assert isinstance(app.focused, Button)
+        assert app.focused.id == "cancel"
+        await pilot.press("up", "enter")
+        assert app.feed.asked[-1] == ("pause", fixed.AT)
+        paused = fixed.run_state(controls=(fixed.Control(action="pause", by="mbp"),))
+        app.feed.tell(fixed.run_shown(paused))
+        await pilot.pause()
+        assert "‖ PAUSED" in head(app)
+        assert "paused by mbp" in banner(app)
+        await pilot.press("P")
+        assert isinstance(app.screen, RunScreen)
+        assert app.feed.asked[-1] == ("resume", fixed.AT)
+
+
+async def test_x_drops_the_learner_under_the_cursor(fixed: SimpleNamespace) -> None:
+    app = over(fixed, fixed.run_shown(fixed.run_state(left=("air",))))
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("enter")
+        table = app.screen.query_one("#learners", Table)
+        await pilot.press("j")
+        chosen = table.cursor
+        await pilot.press("x")
+        assert isinstance(app.screen, Choice)
+        assert app.focused is not None
+        assert app.focused.id == "cancel"
+        await pilot.press("up", "enter")
+        assert app.feed.asked[-1] == ("drop", (fixed.AT, chosen))
+        await pilot.press("G")  # air, which has left
+        assert table.cursor == "air"
+        await pilot.press("x")
+        assert isinstance(app.screen, RunScreen)
+
+
+async def test_a_run_that_was_extended_shows_its_new_end(fixed: SimpleNamespace) -> None:
+    state = fixed.run_state(controls=(fixed.Control(action="extend", rounds=80),))
+    app = over(fixed, fixed.run_shown(state))
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("enter")
+        assert "r12/80" in head(app)
+
+
+async def test_nothing_is_paused_or_dropped_in_a_run_that_has_ended(fixed: SimpleNamespace) -> None:
+    app = over(fixed, fixed.run_shown(fixed.run_state(closed=40)))
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("enter", "P", "x")
+        assert isinstance(app.screen, RunScreen)
+        assert app.feed.asked[-1][0] == "show"

@@ -1,12 +1,16 @@
 """What the Run screen says of a state."""
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from swarm.core.state import ManifestRead, RoundRead, apply
-from tui import view_run
+from swarm.core.records import Control, RejectReason
+from swarm.core.sentences import REASONS
+from swarm.core.specs import DiLoCo
+from swarm.core.state import ControlRead, ManifestRead, RoundRead, apply
+from tui import view_home, view_run
+from tui.transitions import run_notes
 
 
 def said(line: Any) -> str:
@@ -18,11 +22,11 @@ def banner(shown: Any) -> list[str]:
 
 
 def test_a_late_snapshot_stands_with_its_own_round(fixed: SimpleNamespace) -> None:
-    lines = [said(line) for line in view_run.closed_round_lines(fixed.run_state(closed=6))]
+    lines = [said(line) for line in view_run.closed_round_lines(fixed.run_state(closed=6), width=56)]
     assert lines[0].startswith("r5 ✓ 4/4")
     assert lines[1].startswith("r4 ✓ 4/4")
     assert lines[2].startswith("r3 ◐ 3/4")
-    assert lines[2].endswith("air late")
+    assert lines[3] == "  air: came after the round had closed"
 
 
 def test_a_round_without_participants(fixed: SimpleNamespace) -> None:
@@ -31,8 +35,58 @@ def test_a_round_without_participants(fixed: SimpleNamespace) -> None:
         apply(fixed.api.RunState(run=fixed.AT.run), ManifestRead(fixed.manifest())),
         RoundRead(fixed.round_record(0, (), (refused,))),
     )
-    (line,) = view_run.closed_round_lines(state)
-    assert said(line).startswith("r0 ✗ 0/1  0.4 s  train —  val —  air nonfinite")
+    lines = [said(line) for line in view_run.closed_round_lines(state, width=56)]
+    assert lines == ["r0 ✗ 0/1  0.4 s  unchanged  val —", "  air: holds NaN or infinite numbers"]
+
+
+@pytest.mark.parametrize("reason", get_args(RejectReason))
+def test_every_reason_of_a_rejection_is_shown_in_words(fixed: SimpleNamespace, reason: str) -> None:
+    refused = fixed.api.Rejected(learner="air", unit="air", reason=reason, round=12)
+    before = fixed.run_state()
+    state = apply(before, RoundRead(fixed.round_record(12, ("studio",), (refused,))))
+    words = f"air: {REASONS[reason]}"
+    first, second, *_ = (said(line) for line in view_run.closed_round_lines(state, width=56))
+    assert first.startswith("r12 ◐ 1/2")
+    assert second == f"  {words}"
+    assert len(second.replace("air", "linux-3090")) <= 56  # what the pane holds at 120 columns
+    assert said(view_run.rounds_summary(fixed.run_shown(state))).endswith(words)
+    (note,) = run_notes(before, state)
+    assert note.text.endswith(f"; {words}")
+    assert note.severity == "warning"
+
+
+def test_a_small_screen_says_why_too(fixed: SimpleNamespace) -> None:
+    refused = fixed.api.Rejected(learner="air", unit="air", reason="norm", round=12)
+    state = apply(fixed.run_state(), RoundRead(fixed.round_record(12, (), (refused,))))
+    since_s = state.polled_at_s - 41.0
+    line = said(view_run.rounds_summary(fixed.run_shown(state, round_since_s=since_s)))
+    assert line.startswith("r13 UPLOAD  0/4 reported  41 s  r12 ✗ 0/1  unchanged  air: over max_del")
+    assert said(view_run.rounds_summary(fixed.run_shown(fixed.run_state()))).startswith("r12 train ▸ UPLOAD ▸ ")
+
+
+def test_many_rejections_of_a_round_are_cut(fixed: SimpleNamespace) -> None:
+    refused = [fixed.api.Rejected(learner=f"m{n}", unit=f"m{n}", reason="stale", round=12) for n in range(9)]
+    state = apply(fixed.run_state(), RoundRead(fixed.round_record(12, ("studio",), refused)))
+    lines = [said(line) for line in view_run.closed_round_lines(state, width=56)]
+    assert lines[4] == "  m3: started from other parameters"
+    assert lines[5] == "  and 5 more"
+    assert lines[6].startswith("r11")
+
+
+def test_a_round_that_changed_nothing_says_so(fixed: SimpleNamespace) -> None:
+    same = fixed.msgspec.structs.replace(fixed.round_record(12, ("studio", "mbp")), version=11)
+    before = fixed.run_state()
+    state = apply(before, RoundRead(same))
+    assert said(view_run.closed_round_lines(state, width=56)[0]).startswith("r12 ✗ 2/2  7.0 s  unchanged  train ")
+    assert [note.text.partition(", train")[0] for note in run_notes(before, state)] == ["round 12 closed: 2/2, unchanged"]
+
+
+def test_bytes_and_norms_stand_where_there_is_room(fixed: SimpleNamespace) -> None:
+    state = apply(fixed.run_state(), RoundRead(fixed.round_record(12, ("studio", "mbp"), norm=0.125)))
+    wide, middle, narrow = (said(view_run.closed_round_lines(state, width=width)[0]) for width in (76, 56, 40))
+    assert wide.endswith("  ↑2.00M  Δ 0.125–0.25")
+    assert middle.endswith("  ↑2.00M")
+    assert narrow.endswith("  val —")
 
 
 def test_who_is_silent_and_since_when(fixed: SimpleNamespace) -> None:
@@ -98,3 +152,83 @@ def test_the_rates_show_a_stall_and_not_the_noise() -> None:
     assert view_run._rate_bars((100.0,) * 10) == "▄▄▄▄▄▄▄▄▄▄"
     assert view_run._rate_bars((100.0, 0.0, 100.0)).endswith("█▁█")
     assert "▁" not in view_run._rate_bars((100.0, 97.0, 99.0, 101.0))
+
+
+# Steering
+
+
+def test_a_pause_before_and_after_it_is_in_effect(fixed: SimpleNamespace) -> None:
+    pause = Control(action="pause", by="mbp")
+    asked = apply(fixed.run_state(), ControlRead(1, pause))
+    assert banner(fixed.run_shown(asked)) == ["‖ a pause was asked for by mbp: it begins after the next round"]
+    paused = fixed.run_state(controls=(pause,))
+    assert banner(fixed.run_shown(paused)) == ["‖ paused by mbp: P lets it go on; join it here: enter"]
+    line = said(view_run.headline(fixed.run_shown(paused), width=120))
+    assert "‖ PAUSED" in line
+    assert "tok/s" not in line  # what was measured before the pause
+    assert said(view_run.open_round_line(fixed.run_shown(paused))) == "r12 ‖ paused"
+    assert "charlm-brave-otter is paused by mbp" in [note.text for note in run_notes(fixed.run_state(), paused)]
+    (row,) = view_home.run_rows(fixed.home(paused))
+    assert "‖ paused" in [cell.text for cell in row.cells]
+    assert [said(line) for line in view_home.run_detail(paused)] == ["‖ charlm-brave-otter is paused by mbp: P lets it go on"]
+
+
+def test_who_dropped_whom(fixed: SimpleNamespace) -> None:
+    drop = Control(action="drop", by="mbp", learner="air", incarnation=1)
+    asked = fixed.run_state(controls=(drop,))
+    assert banner(fixed.run_shown(asked)) == ["○ air was dropped by mbp, and is about to leave"]
+    assert "air" not in view_run.droppable(asked)
+    gone = fixed.run_state(controls=(drop,), left=("air",))
+    assert banner(fixed.run_shown(gone)) == []
+    assert "air was dropped by mbp" in [note.text for note in run_notes(asked, gone)]
+    row = view_run.learner_rows(fixed.run_shown(gone))[-1]
+    assert row.key == "air"
+    assert {"○ dropped", "by mbp"} <= {cell.text for cell in row.cells}
+    assert "3/3 learners" in said(view_run.headline(fixed.run_shown(gone), width=120))
+
+
+# Roles
+
+
+def test_a_syncer_is_no_learner(fixed: SimpleNamespace) -> None:
+    state = fixed.run_state(learners=("studio", "mbp"), syncers=("nas",))
+    assert "2/2 learners +1 syncer" in said(view_run.headline(fixed.run_shown(state), width=120))
+    assert said(view_run.open_round_line(fixed.run_shown(state))).endswith("1/2 reported")
+    rested = fixed.run_state(syncers=("nas",), controls=(Control(action="pause"),))
+    assert [row.cells[1].text for row in view_run.learner_rows(fixed.run_shown(rested))] == ["‖ paused"] * 4 + ["◆ syncer"]
+    rows = view_run.learner_rows(fixed.run_shown(state))
+    assert [row.key for row in rows] == ["mbp", "studio", "nas"]
+    assert [cell.text for cell in rows[-1].cells[1:4]] == ["◆ syncer", "r12", "—"]
+    assert view_home.run_rows(fixed.home(state))[0].cells[5].text == "2"
+    silent = fixed.run_state(learners=("studio", "mbp"), syncers=("nas",), silent=("nas",))
+    assert "? silent" in [cell.text for cell in view_run.learner_rows(fixed.run_shown(silent))[-1].cells]
+
+
+def test_learners_without_a_syncer_wait_for_one(fixed: SimpleNamespace) -> None:
+    state = fixed.run_state()
+    views = tuple(
+        fixed.msgspec.structs.replace(v, beat=fixed.msgspec.structs.replace(v.beat, role="learner")) for v in state.learners
+    )
+    waiting = fixed.msgspec.structs.replace(state, learners=views)
+    assert banner(fixed.run_shown(waiting)) == ["◌ waiting for a syncer; join it here: enter"]
+    assert [said(line) for line in view_home.run_detail(waiting)] == ["◌ charlm-brave-otter waits for a syncer"]
+
+
+# Options, and programs of one's own
+
+
+def test_the_headline_names_the_options_that_tell_runs_apart(fixed: SimpleNamespace) -> None:
+    algorithm = DiLoCo(sync_every=100, fragments=4, in_flight=2, quorum_size=2, delta_dtype="F8_E4M3", merge="rda")
+    shown = fixed.run_shown(fixed.run_state(algorithm=algorithm))
+    assert "  DiLoCo  H=100 P=4 q=2 rda F8+ef  " in said(view_run.headline(shown, width=140))
+    assert "F8" not in said(view_run.headline(shown, width=80))
+
+
+def test_a_run_of_a_program_says_how_it_is_joined(fixed: SimpleNamespace) -> None:
+    state = fixed.run_state(task="library", left=("studio", "mbp", "linux-3090", "air"))
+    words = "charlm-brave-otter trains a program's own model: it is joined by starting that program here (swarm.Session)"
+    assert view_run.program_words(state) == words
+    assert banner(fixed.run_shown(state)) == ["○ idle since round 11: no learner is live"]
+    assert [said(line) for line in view_home.run_detail(state)] == [words]
+    assert "library" in [cell.text for cell in view_home.run_rows(fixed.home(state))[0].cells]
+    assert view_run.program_words(fixed.run_state()) == ""

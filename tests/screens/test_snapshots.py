@@ -5,11 +5,14 @@ Look at new ones (snapshot_report.html), then: pytest tests/screens/test_snapsho
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import textual
 from textual.pilot import Pilot
+
+from swarm.core.records import RejectReason
+from swarm.core.state import RoundRead, apply
 
 DRAWN_WITH = "8.2.8"
 pytestmark = pytest.mark.skipif(
@@ -49,9 +52,30 @@ def run_of(fixed: SimpleNamespace, name: str) -> Any:
             return fixed.run_shown(fixed.lost(fixed.run_state()), age_s=34.0, job=fixed.job())
         case "done":
             return fixed.run_shown(fixed.run_state(closed=40, left=("studio", "mbp", "linux-3090", "air")))
+        case "paused":
+            return fixed.run_shown(fixed.run_state(controls=(fixed.Control(action="pause", by="mbp"),)), job=fixed.job())
+        case "rejected":
+            return fixed.run_shown(rejecting(fixed), job=fixed.job())
+        case "syncer":
+            drop = fixed.Control(action="drop", by="mbp", learner="air", incarnation=1)
+            algorithm = fixed.DiLoCo(fragments=4, in_flight=2, quorum_size=2, delta_dtype="F8_E4M3")
+            return fixed.run_shown(
+                fixed.run_state(syncers=("nas",), left=("air",), controls=(drop,), algorithm=algorithm), job=fixed.job()
+            )
         case _:
             state = fixed.run_state()
             return fixed.run_shown(state, job=fixed.job(), round_since_s=state.polled_at_s - 41.0)
+
+
+def rejecting(fixed: SimpleNamespace) -> Any:
+    """A run whose last rounds reject something, each for another reason; one of them changed nothing."""
+    state = fixed.run_state()
+    for n, reason in enumerate(get_args(RejectReason)):
+        who, round = ("linux-3090", "mbp", "air")[n % 3], state.open_round
+        refused = fixed.api.Rejected(learner=who, unit=who, reason=reason, round=round)
+        counted = () if reason == "norm" else ("studio", "mbp")
+        state = apply(state, RoundRead(fixed.round_record(round, counted, (refused,), norm=0.0125 * n)))
+    return state
 
 
 @pytest.mark.parametrize("size", SIZES, ids=["120x36", "80x24"])
@@ -61,7 +85,7 @@ def test_home(fixed: SimpleNamespace, snap_compare: Callable[..., bool], name: s
 
 
 @pytest.mark.parametrize("size", SIZES, ids=["120x36", "80x24"])
-@pytest.mark.parametrize("name", ["running", "waiting", "silent", "lost", "done"])
+@pytest.mark.parametrize("name", ["running", "waiting", "silent", "lost", "done", "paused", "rejected", "syncer"])
 def test_run(fixed: SimpleNamespace, snap_compare: Callable[..., bool], name: str, size: tuple[int, int]) -> None:
     app = fixed.app_over(home_of(fixed, "busy"), run_of(fixed, name))
     assert snap_compare(app, press=["enter"], terminal_size=size, run_before=settle)

@@ -55,7 +55,7 @@ def test_a_closed_round_is_logged_and_not_toasted(fixed: SimpleNamespace) -> Non
     after = apply(before, RoundRead(fixed.round_record(3, ("studio",), (own, late))))
     (note,) = run_notes(before, after)
     assert note.text.startswith("round 3 closed: 1/2, train ")
-    assert note.text.endswith("mbp nonfinite, air late for round 2")
+    assert note.text.endswith("; mbp: holds NaN or infinite numbers; air: came after the round had closed, round 2")
     assert not note.toast
 
 
@@ -68,7 +68,7 @@ def test_the_end_of_a_run(fixed: SimpleNamespace) -> None:
     before, after = fixed.run_state(closed=39), fixed.run_state(closed=40)
     assert told(before, after)[-1] == "charlm-brave-otter is done: 40 rounds"
     stopped = fixed.run_state(closed=39, stop=True)
-    assert "charlm-brave-otter was stopped" in told(before, stopped)
+    assert "charlm-brave-otter was stopped by studio" in told(before, stopped)
 
 
 def test_jobs_and_mailboxes(fixed: SimpleNamespace) -> None:

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.core.records import MAX_COUNT, PayloadRef, Snapshot
+from swarm.core.records import MAX_COUNT, PayloadRef, Role, Snapshot
 from swarm.core.rounds import (
     ClaimView,
     Close,
     RoundView,
     Wait,
+    closes,
     decide,
     grace_s,
     hurry_at_s,
@@ -249,3 +250,19 @@ def test_a_snapshot_of_another_round_is_stale_whatever_its_fragment() -> None:
 def test_those_who_have_not_reported_hurry_at_half_the_grace() -> None:
     assert hurry_at_s(Wait("grace for c", 105.0), grace_s=10.0) == 100.0
     assert hurry_at_s(Wait("nobody has reported"), grace_s=10.0) is None
+
+
+@pytest.mark.parametrize(
+    ("role", "others", "overdue", "expected"),
+    [
+        ("both", ["syncer"], False, True),
+        ("syncer", ["syncer", "both"], False, True),
+        ("learner", ["learner"], True, False),
+        ("either", [], False, True),
+        ("either", ["both", "learner"], False, True),
+        ("either", ["syncer"], False, False),
+        ("either", ["syncer"], True, True),
+    ],
+)
+def test_who_bids_to_close_a_round(role: Role, others: list[Role], overdue: bool, expected: bool) -> None:
+    assert closes(role, others, overdue=overdue) is expected

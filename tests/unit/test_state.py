@@ -19,6 +19,7 @@ from swarm.core.records import (
     Participant,
     PayloadRef,
     Rejected,
+    Role,
     RoundRecord,
     Snapshot,
     TaskRef,
@@ -333,7 +334,58 @@ TRAINING = polled(100, a=(1, 0, "train"))
 )
 def test_phases(state: RunState, phase: str) -> None:
     assert state.phase == phase
-    assert state.stopped == (phase == "stopped" or (phase == "done" and bool(state.controls)))
+    assert state.stopped == (phase == "stopped")  # one that has all its rounds has nothing to stop
+
+
+def crew(phase: Any = "train", **roles: Role) -> Event:
+    """Everybody live, by role."""
+    beats = {name: (BeatId(1, 0), Beat(phase=phase, role=role)) for name, role in roles.items()}
+    return Polled(now_s=100.0, beats=beats)
+
+
+@pytest.mark.parametrize(
+    ("state", "phase", "waits_for"),
+    [
+        (seen(crew(a="learner", b="learner")), "waiting", "a syncer"),
+        (seen(crew(a="learner", nas="syncer")), "running", ""),
+        (seen(crew(a="learner", b="either")), "running", ""),
+        (seen(crew(nas="syncer")), "waiting", "a learner"),
+        (seen(RoundRead(round_record(0)), crew(nas="syncer")), "waiting", "a learner"),
+        (seen(crew(a="both", nas="syncer"), starters=2), "waiting", "1 more learner"),
+        (seen(crew(a="learner"), starters=3), "waiting", "2 more learners"),
+        (seen(), "idle", ""),
+    ],
+)
+def test_whom_a_run_waits_for(state: RunState, phase: str, waits_for: str) -> None:
+    assert (state.phase, state.waits_for) == (phase, waits_for)
+
+
+PAUSE, RESUME = Control(action="pause", by="studio"), Control(action="resume")
+
+
+@pytest.mark.parametrize(
+    ("state", "phase"),
+    [
+        (seen(ControlRead(1, PAUSE)), "paused"),
+        (seen(ControlRead(1, PAUSE), TRAINING), "running"),
+        (seen(ControlRead(1, PAUSE), crew("paused", a="both", nas="syncer")), "paused"),  # no record says so, but all do
+        (seen(ControlRead(1, PAUSE), RoundRead(round_record(0, control=1)), TRAINING), "paused"),
+        (seen(ControlRead(1, PAUSE), RoundRead(round_record(0, control=1)), ControlRead(2, RESUME), TRAINING), "running"),
+        (seen(ControlRead(1, PAUSE), ControlRead(2, RESUME)), "idle"),
+        (seen(ControlRead(1, Control(action="extend", rounds=9)), RoundRead(round_record(3)), rounds=4), "idle"),
+        (seen(ControlRead(1, Control(action="extend", rounds=2)), RoundRead(round_record(3))), "done"),
+        (seen(ControlRead(1, Control(action="extend", rounds=2)), RoundRead(round_record(3)), TRAINING), "running"),
+    ],
+)
+def test_what_commands_make_of_a_run(state: RunState, phase: str) -> None:
+    assert state.phase == phase
+
+
+def test_a_run_has_the_rounds_that_it_was_extended_to() -> None:
+    longer = Control(action="extend", rounds=9)
+    assert seen(rounds=4).total_rounds == 4
+    assert seen(ControlRead(1, longer), rounds=4).total_rounds == 9
+    assert seen(ControlRead(1, longer), TRAINING, rounds=4).total_rounds == 4, "not yet"
 
 
 def test_a_run_is_idle_once_its_learners_are_silent() -> None:

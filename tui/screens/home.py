@@ -68,7 +68,10 @@ class HomeScreen(ListScreen):
 
     @on(Table.Moved)
     def _changed(self) -> None:
-        self.query_one("#detail", Words).show(*view_home.job_detail(self._job, self.app.home_folder))
+        at = view_home.run_at(self.query_one("#runs", Table).cursor)
+        run = view_home.find_run(self.shown.home, at) if at and self.shown else None
+        here = self.app.home_folder
+        self.query_one("#detail", Words).show(*view_home.run_detail(run), *view_home.job_detail(self._job, here))
         self.refresh_bindings()
 
     @property
@@ -93,7 +96,7 @@ class HomeScreen(ListScreen):
             case "join":
                 here = {job.run for job in home.jobs if job.state in RUNNING_JOB}
                 return state is not None and joinable(state) and state.run not in here
-            case "stop":
+            case "stop" | "pause":
                 return state is not None and stoppable(state)
             case _:
                 return True
@@ -110,6 +113,10 @@ class HomeScreen(ListScreen):
     def action_stop(self) -> None:
         if (at := self.selected) and self.shown and (state := view_home.find_run(self.shown.home, at)):
             self.app.ask_stop(at, state)
+
+    def action_pause(self) -> None:
+        if (at := self.selected) and self.shown and (state := view_home.find_run(self.shown.home, at)):
+            self.app.ask_pause(at, state)
 
     def action_rescan(self) -> None:
         self.app.feed.rescan()

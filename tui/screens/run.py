@@ -87,7 +87,7 @@ class RunScreen(ListScreen):
         self.query_one("#rounds", RoundsPane).show_run(shown)
         log = tuple(((line.text, line.tone),) for line in shown.log)
         self.query_one("#log", Lines).show(log or (_QUIET,))
-        possible = tuple(bool(self.check_action(action, ())) for action in ("join", "leave", "stop"))
+        possible = tuple(bool(self.check_action(action, ())) for action in ("join", "leave", "stop", "pause", "drop"))
         if possible != self._possible:
             self._possible = possible
             self.refresh_bindings()
@@ -104,8 +104,10 @@ class RunScreen(ListScreen):
                 return shown is not None and view_run.can_join(shown)
             case "leave":
                 return shown is not None and bool(shown.running)
-            case "stop":
+            case "stop" | "pause":
                 return shown is not None and view_run.stoppable(shown.state)
+            case "drop":
+                return shown is not None and view_run.stoppable(shown.state) and bool(view_run.droppable(shown.state))
             case _:
                 return True
 
@@ -120,6 +122,19 @@ class RunScreen(ListScreen):
     def action_stop(self) -> None:
         if self.shown:
             self.app.ask_stop(self.at, self.shown.state)
+
+    def action_pause(self) -> None:
+        if self.shown:
+            self.app.ask_pause(self.at, self.shown.state)
+
+    def action_drop(self) -> None:
+        if not self.shown:
+            return
+        chosen = self.query_one("#learners", Table).cursor
+        if chosen in view_run.droppable(self.shown.state):
+            self.app.ask_drop(self.at, self.shown.state, chosen)
+        else:
+            self.app.notify("put the cursor on a learner that takes part", markup=False)
 
     def action_freeze(self) -> None:
         self.frozen = not self.frozen

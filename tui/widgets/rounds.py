@@ -26,7 +26,9 @@ class RoundsPane(Lines):
     def _fill(self) -> None:
         if self._value is None:
             return
-        if self.scrollable_content_region.height <= 1:
+        region = self.scrollable_content_region
+        if region.height <= 1:
             self.show((view_run.rounds_summary(self._value),))
         else:
-            self.show((view_run.open_round_line(self._value), *view_run.closed_round_lines(self._value.state)))
+            closed = view_run.closed_round_lines(self._value.state, width=region.width)
+            self.show((view_run.open_round_line(self._value), *closed))

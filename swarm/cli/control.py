@@ -1,0 +1,110 @@
+"""Commands that steer a run: each appends to its sequence of control records, which every machine follows."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from swarm import api
+from swarm.cli.common import asked_by, confirm, mailbox_option, say, wait_for, where
+from swarm.core.errors import UsageError
+from swarm.core.sentences import plain
+
+
+@click.command()
+@click.argument("run")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@mailbox_option
+def stop(run: str, yes: bool, mailbox: str | None) -> None:
+    """End RUN for everybody: its learners report what they have, and the round that this closes is the last."""
+    location, now = _found(mailbox, run)
+    if now.phase in ("done", "stopped"):
+        say(f"{plain(now.name)} is {now.phase} already")
+        return
+    if sys.stdin is not None and sys.stdin.isatty():  # a script that says so means it, and nothing is deleted
+        confirm(f"End {plain(now.name)} for everybody?", yes=yes)
+    wait_for(api.stop_run(location, now.run))
+    say(f"{plain(now.name)} ends with its next round, at once if nobody trains")
+
+
+@click.command()
+@click.argument("run")
+@mailbox_option
+def pause(run: str, mailbox: str | None) -> None:
+    """Let all learners of RUN report what they have, and rest until `swarm resume`."""
+    location, now = _found(mailbox, run)
+    _must_go_on(now)
+    if now.effect.paused or now.effect.pausing:
+        say(f"{plain(now.name)} is paused already{asked_by(now.effect.by)}")
+        return
+    wait_for(api.pause_run(location, now.run))
+    when = "pauses after its next round" if now.live else "is paused"
+    say(f"{plain(now.name)} {when}; `swarm resume {plain(now.name)}` lets it go on")
+
+
+@click.command()
+@click.argument("run")
+@mailbox_option
+def resume(run: str, mailbox: str | None) -> None:
+    """Let a paused RUN go on."""
+    location, now = _found(mailbox, run)
+    _must_go_on(now)
+    if not (now.effect.paused or now.effect.pausing):
+        say(f"{plain(now.name)} is not paused")
+        return
+    wait_for(api.resume_run(location, now.run))
+    say(f"{plain(now.name)} goes on")
+
+
+@click.command()
+@click.argument("run")
+@click.option("--rounds", type=click.IntRange(1), help="How many rounds RUN has in all.")
+@click.option("--by", type=click.IntRange(1), help="How many rounds more than now.")
+@click.option("--forever", is_flag=True, help="Until it is stopped.")
+@mailbox_option
+def extend(run: str, rounds: int | None, by: int | None, forever: bool, mailbox: str | None) -> None:
+    """Give RUN more rounds (or fewer). A run that is done goes on when somebody joins it."""
+    if (rounds is not None) + (by is not None) + forever != 1:
+        raise UsageError("say how far: --rounds N for N in all, --by N for N more, or --forever")
+    location, now = _found(mailbox, run)
+    if now.phase == "stopped":
+        raise UsageError(f"{plain(now.name)} was stopped: `swarm start` another one")
+    if by is not None:
+        if now.total_rounds is None:
+            raise UsageError(f"{plain(now.name)} goes on until it is stopped: --rounds N gives it an end")
+        rounds = now.total_rounds + by
+    wait_for(api.extend_run(location, now.run, rounds))
+    until = "goes on until it is stopped" if rounds is None else f"has {rounds} rounds"
+    join = f"; `swarm join {plain(now.name)}` goes on with it" if now.phase == "done" and (rounds or 1) > now.open_round else ""
+    say(f"{plain(now.name)} {until}{join}")
+
+
+@click.command()
+@click.argument("run")
+@click.argument("learner")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@mailbox_option
+def drop(run: str, learner: str, yes: bool, mailbox: str | None) -> None:
+    """Ask LEARNER to leave RUN, and wait for it no more. It may join again."""
+    location, now = _found(mailbox, run)
+    _must_go_on(now)
+    known = {view.learner: view for view in now.learners}
+    if learner not in known:
+        names = ", ".join(plain(name) for name in sorted(known)) or "none"
+        raise UsageError(f"no learner {learner!r} in {plain(now.name)}; learners there: {names}")
+    if sys.stdin is not None and sys.stdin.isatty():
+        confirm(f"Drop {plain(learner)} from {plain(now.name)}?", yes=yes)
+    wait_for(api.drop_learner(location, now.run, learner))
+    say(f"{plain(learner)} is asked to leave {plain(now.name)}, and is waited for no more")
+
+
+def _found(mailbox: str | None, run: str) -> tuple[str, api.RunState]:
+    location = where(mailbox)
+    manifest = wait_for(api.find_run(location, run))
+    return location, wait_for(api.RunWatch(location, manifest.run, history=False).poll())
+
+
+def _must_go_on(now: api.RunState) -> None:
+    if now.phase in ("done", "stopped"):
+        raise UsageError(f"{plain(now.name)} is {now.phase}")

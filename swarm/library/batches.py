@@ -1,0 +1,77 @@
+"""What a program's data and its train_step say, in whatever framework."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Mapping
+from typing import Any, TypeVar
+
+from swarm.core.errors import UsageError
+from swarm.tasks.contract import EvalResult
+
+B = TypeVar("B")
+
+
+def repeated(data: Iterable[B]) -> Generator[B, None, None]:
+    """The batches of `data`, again from the start when they end. Ends itself when a pass has none: a generator can be read
+    only once. Raises UsageError if there is none at all."""
+    passes = 0
+    while True:
+        some = False
+        for batch in data:
+            some = True
+            yield batch
+        if not some and not passes:
+            raise UsageError("the data has no batch: pass an iterable that gives at least one, such as a DataLoader")
+        if not some:
+            return
+        passes += 1
+
+
+def outcome(result: Any, batch: Any, unit: str) -> tuple[float | None, int]:
+    """(loss, amount in `unit`) of a step, from what train_step returned: a loss, (loss, amount) or a mapping of 'loss' and
+    `unit`. An amount that is not given is counted from the batch. Raises UsageError."""
+    if isinstance(result, Mapping):
+        loss, amount = result.get("loss"), result.get(unit)
+    elif isinstance(result, tuple):
+        if len(result) != 2:
+            raise UsageError(f"train_step returned {len(result)} values: return loss, (loss, {unit}) or a mapping")
+        loss, amount = result
+    else:
+        loss, amount = result, None
+    return None if loss is None else float(loss), int(counted(batch, unit) if amount is None else amount)
+
+
+def counted(batch: Any, unit: str) -> int:
+    """How much `batch` is, in the run's `unit`: samples lie along the first axis of its first array; tokens are the elements
+    of a first array of whole numbers with two axes. Raises UsageError if that cannot be told."""
+    array = _first_array(batch)
+    shape = None if array is None else tuple(map(int, array.shape))
+    if shape and unit == "samples":
+        return shape[0]
+    if shape and len(shape) == 2 and "int" in str(array.dtype):
+        return shape[0] * shape[1]
+    advice = f"return (loss, {unit}) from train_step"
+    if unit == "tokens" and shape:
+        advice += ", or make the run with DiLoCo(weight_unit='samples')"
+    raise UsageError(f"how many {unit} a batch has cannot be told from a {type(batch).__name__}: {advice}")
+
+
+def _first_array(batch: Any) -> Any:
+    while not hasattr(batch, "shape") or not hasattr(batch, "dtype"):
+        if isinstance(batch, Mapping) and batch:
+            batch = next(iter(batch.values()))
+        elif isinstance(batch, (tuple, list)) and batch:
+            batch = batch[0]
+        else:
+            return None
+    return batch
+
+
+def evaluation(result: Any) -> EvalResult:
+    """From what `evaluate` returned: an EvalResult, a loss, or a mapping of a loss and other metrics."""
+    if isinstance(result, EvalResult):
+        return result
+    if isinstance(result, Mapping):
+        metrics = {str(name): float(value) for name, value in result.items() if name != "loss"}
+        return EvalResult(loss=float(result.get("loss", float("nan"))), metrics=metrics)
+    return EvalResult(loss=float(result))

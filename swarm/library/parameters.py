@@ -1,0 +1,69 @@
+"""The newest parameters, without joining."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from swarm.core.errors import PayloadMissing, UsageError
+from swarm.exchange import Exchange
+from swarm.learners.layout import Layout
+from swarm.learners.select import adapter_for
+from swarm.library.place import Place, found, opened
+from swarm.library.waiting import in_time, wait_for
+from swarm.tensors.schema import Schema, check_equal
+
+
+def align(model: Any, *, mailbox: Place = None, run: str, layout: Layout | str | None = None, round: int | None = None) -> int:
+    """Set the model's parameters to the newest committed ones of `run`, a name or an id, without joining it; returns the round
+    that they come from, −1 for Θ⁰.
+
+    `mailbox`: a folder or a Mailbox; None: SWARM_MAILBOX, else the one last used on this machine. `layout` as for Session.
+    `round`: the newest, or that of a checkpoint, for the parameters that were kept then. Raises RunNotFound, MailboxError;
+    UsageError, naming the checkpoints, if nothing was kept after that round; SchemaMismatch, naming every parameter. The model
+    is changed as a whole or not at all."""
+    adapter = adapter_for(model, layout)
+    schema = adapter.schema()
+
+    async def fetch() -> tuple[int, Mapping[str, NDArray[np.generic]]]:
+        store = await opened(mailbox)
+        manifest = await in_time(store, found(store, run))
+        check_equal(schema, Schema(manifest.tensors))
+        exchange = Exchange(store, manifest)
+        return await in_time(store, newest(exchange) if round is None else _kept(exchange, round))
+
+    found_round, theta = wait_for(fetch())
+    adapter.apply(theta)
+    return found_round
+
+
+async def _kept(exchange: Exchange, round: int) -> tuple[int, Mapping[str, NDArray[np.generic]]]:
+    every = await exchange.checkpoints()
+    if round in every:
+        return round, await exchange.fetch_checkpoint(round)
+    if round == await exchange.newest_round():
+        now = await newest(exchange)
+        if now[0] == round:  # else another one was committed meanwhile
+            return now
+    kept = ", ".join(map(str, every)) or "none"
+    raise UsageError(
+        f"no parameters were kept after round {round} of {exchange.manifest.name}; rounds with a checkpoint: {kept}"
+    )
+
+
+async def newest(exchange: Exchange) -> tuple[int, Mapping[str, NDArray[np.generic]]]:
+    """(the newest round, the committed parameters of every fragment after it). Raises PayloadMissing, PayloadCorrupt."""
+    while True:
+        round = await exchange.newest_round()
+        theta: dict[str, NDArray[np.generic]] = {}
+        try:
+            for fragment, record in enumerate(await exchange.newest_records(round)):
+                theta |= await exchange.fetch(fragment, exchange.theta_ref(fragment, record))
+        except PayloadMissing:
+            if await exchange.newest_round() == round:
+                raise
+            continue  # rounds were committed meanwhile, and the payload was swept
+        return round, theta

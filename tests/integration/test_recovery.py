@@ -1,0 +1,249 @@
+"""Machines that sleep, shares that go away under everybody at once, fetches that take long: in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from swarm.core.errors import PayloadMissing
+from swarm.core.events import Trouble
+from swarm.core.records import Control, Manifest, RoundRecord
+from swarm.core.specs import DiLoCo
+from swarm.exchange import Exchange
+from swarm.mailbox.contract import Mailbox
+from swarm.mailbox.faults import Fault, FaultyMailbox
+from swarm.mailbox.memory import MemoryMailbox, MemoryStore
+from tests.integration.roles import Syncer, tape, until
+from tests.integration.simulation import Learner, Machines, new_run, together, virtually
+from tests.integration.wrappers import Wrapped
+
+SPEC = DiLoCo(sync_every=4, quorum_size=1, start_learners=3, beat_s=0.5, lease_s=2.0)
+
+
+async def claims(store: MemoryStore, manifest: Manifest, records: list[RoundRecord]) -> list[int]:
+    """How many claims were made on each round whose claims were not swept yet."""
+    exchange = Exchange(MemoryMailbox(store), manifest)
+    found = [len(await exchange.claims(record.round)) for record in records]
+    return [n for n in found if n]
+
+
+@pytest.mark.parametrize("with_syncer", [False, True])
+@pytest.mark.parametrize("at_s", [0.35, 0.8, 1.15, 1.9])
+def test_when_everybody_loses_the_share_at_once_nobody_takes_over_and_nobody_goes_on_alone(
+    at_s: float, with_syncer: bool
+) -> None:
+    async def main() -> None:
+        store, machines = MemoryStore(), Machines()
+        manifest = await new_run(store, SPEC, rounds=12)
+        boxes: list[FaultyMailbox] = []
+
+        def wrap(inner: Mailbox) -> FaultyMailbox:
+            boxes.append(FaultyMailbox(inner))
+            return boxes[-1]
+
+        role: Any = "learner" if with_syncer else "both"
+        every: list[Learner | Syncer] = [Learner(store, manifest, name, machines, wrap=wrap, role=role) for name in "abc"]
+        if with_syncer:
+            every.append(Syncer(store, manifest, "nas", machines, wrap=wrap))
+        lives = [asyncio.create_task(x.live()) for x in every]
+        await asyncio.sleep(at_s)
+        for box in boxes:
+            box.plan.append(Fault("fail", count=None))
+        await asyncio.sleep(60)
+        for box in boxes:
+            box.plan.clear()
+        assert await together(*lives) == ["done"] * len(every)
+        records = await tape(store, manifest)
+        assert all([p.learner for p in record.participants] == ["a", "b", "c"] for record in records)
+        assert not any(record.rejected for record in records)
+        assert set(await claims(store, manifest, records)) == {1}
+
+    virtually(main())
+
+
+class Stopped(Wrapped):
+    """A process that can be stopped: its calls, and so all that it does, wait until it goes on."""
+
+    def __init__(self, inner: Mailbox) -> None:
+        super().__init__(inner)
+        self.runs = asyncio.Event()
+        self.runs.set()
+
+    async def around(self, op: str, key: str, call: Callable[[], Awaitable[Any]]) -> Any:
+        await self.runs.wait()
+        result = await call()
+        await self.runs.wait()  # it may have been stopped between the effect and the reply
+        return result
+
+
+@pytest.mark.parametrize("victim", ["a", "nas"])
+@pytest.mark.parametrize("at_s", [0.4, 0.75, 1.0, 1.45, 2.05])
+def test_one_that_is_stopped_for_longer_than_a_lease_is_overtaken_and_then_takes_part_again(victim: str, at_s: float) -> None:
+    async def main() -> None:
+        store, machines = MemoryStore(), Machines()
+        spec = DiLoCo(sync_every=4, quorum_size=1, start_learners=2, beat_s=0.5, lease_s=2.0)
+        manifest = await new_run(store, spec, rounds=30)
+        boxes: dict[str, Stopped] = {}
+
+        def box(name: str) -> Callable[[Mailbox], Mailbox]:
+            def wrap(inner: Mailbox) -> Stopped:
+                boxes[name] = Stopped(inner)
+                return boxes[name]
+
+            return wrap
+
+        a, b = (Learner(store, manifest, name, machines, wrap=box(name), role="either") for name in "ab")
+        syncer = Syncer(store, manifest, "nas", machines, wrap=box("nas"))
+        lives = [asyncio.create_task(x.live()) for x in (a, b, syncer)]
+        await asyncio.sleep(at_s)
+        boxes[victim].runs.clear()
+        await asyncio.sleep(3 * spec.lease_s)
+        newest = b.participant.newest
+        assert newest >= 2, "the others go on"
+        boxes[victim].runs.set()
+        assert await together(*lives) == ["done"] * 3
+        assert a.params == b.params
+        records = await tape(store, manifest)
+        assert len(records) == 30
+        assert all([p.learner for p in record.participants] == ["a", "b"] for record in records[-5:])
+        assert {record.closer for record in records[-5:]} == {"nas"}
+
+    virtually(main())
+
+
+class SlowReads(Wrapped):
+    """Reading a payload takes `takes_s`; what it then finds is what is there then."""
+
+    def __init__(self, inner: Mailbox, takes_s: float) -> None:
+        super().__init__(inner)
+        self.takes_s, self.reads = takes_s, 0
+
+    async def around(self, op: str, key: str, call: Callable[[], Awaitable[Any]]) -> Any:
+        if op == "read_part":
+            self.reads += 1
+            await asyncio.sleep(self.takes_s)
+        return await call()
+
+
+ROUND_S = 0.4 + 0.2  # about what one takes in these runs
+
+
+@pytest.mark.parametrize("fragments", [1, 3])
+def test_what_a_slow_newcomer_fetches_is_kept_for_it(fragments: int) -> None:
+    async def main() -> None:
+        store, machines = MemoryStore(), Machines()
+        spec = DiLoCo(sync_every=4 * fragments, fragments=fragments, quorum_size=1, grace_s=0.5, beat_s=0.5, lease_s=2.0)
+        manifest = await new_run(store, spec, rounds=None)
+        quick = Learner(store, manifest, "a", machines)
+        lives = [asyncio.create_task(quick.live())]
+        await until(lambda: quick.participant.newest >= 10)
+        boxes: list[SlowReads] = []
+
+        def wrap(inner: Mailbox) -> SlowReads:
+            boxes.append(SlowReads(inner, 8 * fragments * ROUND_S))
+            return boxes[-1]
+
+        slow = Learner(store, manifest, "b", machines, wrap=wrap)
+        before = quick.participant.newest
+        lives.append(asyncio.create_task(slow.live()))
+        await until(lambda: slow.inner is not None, at_most_s=fragments * 8 * fragments * ROUND_S + 10)
+        assert quick.participant.newest > before + 5, "nobody waits for one that only joins"
+        # At the first attempt, though several turns of rounds were committed meanwhile; the next one is under way.
+        assert boxes[0].reads <= fragments + 1
+        boxes[0].takes_s = 0.0
+        await until(lambda: slow.participant.newest >= quick.participant.newest - 1)
+        for learner in (quick, slow):
+            learner.leaving = True
+        assert await together(*lives) == ["left", "left"]
+        # What it fetched goes once it has it.
+        assert len({key.split("/")[4] for key in store.objects if "/blobs/rounds/" in key}) <= 3 * fragments + 1
+
+    virtually(main())
+
+
+def test_a_fetch_whose_payload_was_swept_all_the_same_starts_over_and_ends() -> None:
+    async def main() -> None:
+        store, machines = MemoryStore(), Machines()
+        # Nothing is kept for a reader: what is fetched is deleted after two turns, over and over.
+        spec = DiLoCo(sync_every=4, fragments=2, quorum_size=1, grace_s=0.5, beat_s=0.5, lease_s=2.0, keep_s=0.1)
+        manifest = await new_run(store, spec, rounds=None)
+        quick = Learner(store, manifest, "a", machines)
+        lives = [asyncio.create_task(quick.live())]
+        await until(lambda: quick.participant.newest >= 10)
+        boxes: list[SlowReads] = []
+
+        def wrap(inner: Mailbox) -> SlowReads:
+            boxes.append(SlowReads(inner, 4.5 * ROUND_S))
+            return boxes[-1]
+
+        slow = Learner(store, manifest, "b", machines, wrap=wrap)
+        lives.append(asyncio.create_task(slow.live()))
+        await asyncio.sleep(30)
+        boxes[0].takes_s = 0.5 * ROUND_S  # the share is quicker now
+        await until(lambda: slow.inner is not None, at_most_s=30)
+        assert boxes[0].reads > 4
+        for learner in (quick, slow):
+            learner.leaving = True
+        assert await together(*lives) == ["left", "left"]
+
+    virtually(main())
+
+
+def test_one_that_falls_behind_with_every_round_still_takes_over_the_newest() -> None:
+    async def main() -> None:
+        store, machines = MemoryStore(), Machines()
+        spec = DiLoCo(sync_every=4, quorum_size=1, grace_s=0.2, beat_s=0.5, lease_s=2.0)
+        manifest = await new_run(store, spec, rounds=60)
+        quick = Learner(store, manifest, "a", machines)
+        slow = Learner(store, manifest, "b", machines, wrap=lambda inner: SlowReads(inner, 5 * ROUND_S))
+        assert await together(quick.live(), slow.live()) == ["done", "done"]
+        assert quick.params == slow.params
+        assert not any(isinstance(event, Trouble) for event in slow.events)
+
+    virtually(main())
+
+
+def test_parameters_that_vanished_stop_a_newcomer_by_name_and_nothing_is_written_over() -> None:
+    async def main() -> None:
+        store, machines = MemoryStore(), Machines()
+        spec = DiLoCo(sync_every=4, fragments=2, quorum_size=1, beat_s=0.5, lease_s=2.0)
+        manifest = await new_run(store, spec, rounds=6)
+        assert await Learner(store, manifest, "a", machines).live() == "done"
+        exchange = Exchange(MemoryMailbox(store), manifest)
+        await exchange.control(Control(action="extend"))
+        record = await exchange.round(4)
+        assert record is not None
+        key = exchange.key_of(record.fragment, record.theta)
+        del store.objects[key]
+        before = dict(store.objects)
+        with pytest.raises(PayloadMissing, match=key):
+            await Learner(store, manifest, "b", machines).live()
+        assert {k: store.objects.get(k) for k in before} == before
+        assert await exchange.newest_round() == 5
+
+    virtually(main())
+
+
+def test_checkpoints_are_kept_at_the_end_of_every_nth_turn_and_bounded() -> None:
+    async def main(role: Any) -> None:
+        store, machines = MemoryStore(), Machines()
+        spec = DiLoCo(sync_every=4, fragments=2, quorum_size=2, beat_s=0.5, lease_s=2.0)
+        manifest = await new_run(store, spec, rounds=20, checkpoint_every=3, checkpoints_kept=2)
+        every: list[Learner | Syncer] = [Learner(store, manifest, name, machines, role=role) for name in "ab"]
+        if role == "learner":
+            every.append(Syncer(store, manifest, "nas", machines))
+        assert await together(*(x.live() for x in every)) == ["done"] * len(every)
+        exchange = Exchange(MemoryMailbox(store), manifest)
+        assert await exchange.checkpoints() == [11, 17]
+        records = await tape(store, manifest)
+        kept = await exchange.checkpoint(17)
+        assert kept is not None
+        assert [ref.sha256 for ref in kept.theta] == [records[16].theta.sha256, records[17].theta.sha256]
+        theta = await exchange.fetch_checkpoint(17)
+        assert sorted(theta) == [tensor.name for tensor in manifest.tensors]
+
+    virtually(main("both"))
+    virtually(main("learner"))
