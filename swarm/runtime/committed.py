@@ -68,8 +68,8 @@ class Committed:
         held = self.theta.get(record.fragment)
         if held is not None and held[0] == record.theta.sha256:
             return held[1]
-        with self.pulling(record.theta):
-            return await self.exchange.fetch(record.fragment, record.theta)
+        with self.pulling(*(ref for ref in (record.theta, record.update) if ref is not None)):
+            return await self.exchange.fetch_theta(record.fragment, record, held)
 
     def take(self, record: RoundRecord, theta: Tensors | None) -> None:
         """Go on to the next round, which was committed with these parameters."""

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from swarm.core.errors import NotFinite, UsageError
 from swarm.core.tensorspec import TensorSpec
-from swarm.tensors.blocks import BLOCK, flat, same_size, scratch, spans
+from swarm.tensors.blocks import BLOCK, flat, in_one_piece, same_size, scratch, spans
 from swarm.tensors.finite import EXPONENT_F32, finite_block
 from swarm.tensors.precision import BF16, F16, F32, WIRE_DTYPES, widened
 
@@ -82,16 +82,18 @@ def encode(
     dtype: str | None,
     residual: NDArray[Any] | None = None,
     kept: NDArray[Any] | None = None,
+    out: Mapping[str, NDArray[Any]] | None = None,
 ) -> dict[str, NDArray[Any]]:
     """One parameter's arrays in a delta's payload: q = Q(anchor - theta + residual), by name, as `payload_specs` lists them.
 
     `kept` receives anchor - theta + residual - Q⁻¹(q), rounded to its dtype (beyond whose range it is clamped): what is still
-    to be sent once q was accepted (error feedback). It may be `residual` itself. All C-contiguous, of one shape, each F32, F16
-    or BF16; ValueError otherwise. Raises NotFinite for NaN and infinity, also such as come of rounding; `kept` is
-    worthless then.
+    to be sent once q was accepted (error feedback). It may be `residual` itself. `out`: arrays to use, by `room`. All others are
+    C-contiguous, of one shape, each F32, F16 or BF16; ValueError otherwise. Raises NotFinite for NaN and infinity, also such as
+    come of rounding; `kept` is worthless then.
     """
     size = same_size(anchor, theta, *(array for array in (residual, kept) if array is not None))
-    q = {name: _new(code, shape) for name, code, shape in payload_specs([spec], dtype)}
+    names = [(name, code, shape) for name, code, shape in payload_specs([spec], dtype)]
+    q = {name: _new(code, shape) if out is None else out[name] for name, code, shape in names}
     values, difference, decoder = flat(q[spec.name]), _Difference(anchor, theta, residual), Decoder(q, spec, dtype)
     left = None if kept is None else flat(kept)
     block, spare, other = scratch(3)
@@ -165,6 +167,16 @@ def is_scale(scale: float) -> bool:
 
 def _groups(size: int) -> int:
     return -(-size // GROUP)
+
+
+def room(specs: Iterable[TensorSpec], dtype: str | None) -> dict[str, NDArray[Any]]:
+    """Arrays for the delta of `specs`, not filled, in one piece of memory."""
+    shapes = {name: _array_shape(code, shape) for name, code, shape in payload_specs(specs, dtype)}
+    return in_one_piece({name: (array, WIRE_DTYPES[code]) for name, (array, code) in shapes.items()})
+
+
+def _array_shape(code: str, shape: tuple[int, ...]) -> tuple[tuple[int, ...], str]:
+    return ((shape[0] // 2,) if code == "F4" else shape), code
 
 
 def _new(code: str, shape: tuple[int, ...]) -> NDArray[Any]:
