@@ -89,7 +89,7 @@ class InnerLoop:
         if not (early or (self.step >= self.steps_before and part.work.steps > 0)):
             return None
         flaw = ""
-        delta = codec.room((self.tensors[name] for name in names), spec.delta_dtype)
+        delta: dict[str, NDArray[Any]] = {}
         kept: dict[str, NDArray[Any]] = {}
         theta: Tensors | None = None
         try:

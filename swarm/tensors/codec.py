@@ -87,9 +87,10 @@ def encode(
     """One parameter's arrays in a delta's payload: q = Q(anchor - theta + residual), by name, as `payload_specs` lists them.
 
     `kept` receives anchor - theta + residual - Q⁻¹(q), rounded to its dtype (beyond whose range it is clamped): what is still
-    to be sent once q was accepted (error feedback). It may be `residual` itself. `out`: arrays to use, by `room`. All others are
-    C-contiguous, of one shape, each F32, F16 or BF16; ValueError otherwise. Raises NotFinite for NaN and infinity, also such as
-    come of rounding; `kept` is worthless then.
+    to be sent once q was accepted (error feedback). It may be `residual` itself. `out`: arrays to use, by `room`.
+
+    All others are C-contiguous, of one shape, each F32, F16 or BF16; ValueError otherwise. Raises NotFinite for NaN and
+    infinity, also such as come of rounding; `kept` is worthless then.
     """
     size = same_size(anchor, theta, *(array for array in (residual, kept) if array is not None))
     names = [(name, code, shape) for name, code, shape in payload_specs([spec], dtype)]
