@@ -169,6 +169,7 @@ class Session:
             evaluate=None if self._evaluate is None else self._evaluated,
             offload=compute.run,
             rss_bytes=lambda: int(process.memory_info().rss),
+            warns=False,  # as Python does
         )
 
     def _found_or_made(self, mailbox: Mailbox, adapter: Adapter) -> Manifest:

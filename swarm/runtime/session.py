@@ -55,16 +55,18 @@ class Session:
         offload: Offload = inline,
         rss_bytes: Callable[[], int] = lambda: 0,
         stall_s: float = STALL_S,
+        warns: bool = True,
     ) -> None:
         """`algorithm`: what the caller takes the run to be configured with; raises RunConfigMismatch if it is not.
         `evaluate`: called with the committed parameters in the model. `local`: where this learner, as it joined, keeps what a
         restart goes on from; None: nowhere. `task`: whose optimizer and position in the data are kept there too. `stall_s`:
-        how long leaving waits for a share on which nothing moves. `offload` as for Exchange; the rest as for Participant."""
+        how long leaving waits for a share on which nothing moves. `warns`: tell in events what the adapter warns of; False if
+        the caller does. `offload` as for Exchange; the rest as for Participant."""
         differing = differences(algorithm, manifest.algorithm) if algorithm is not None else ()
         if differing:
             raise RunConfigMismatch(differing)
         self.adapter, self._emit, self._evaluate, self._stall_s = adapter, emit, evaluate, stall_s
-        self._local, self._task = local, task
+        self._local, self._task, self._warns = local, task, warns
         self._handoff = Handoff(evaluates=evaluate is not None)
         self._exchange = Exchange(mailbox, manifest, offload=offload)
         self._participant = Participant(
@@ -122,6 +124,8 @@ class Session:
             self._shut()  # else the beats went on, and the others would wait for this learner
             raise
         self._joined = True
+        for warning in self.adapter.warnings() if self._warns else ():
+            self._emit(Trouble(message=warning))
         self._stepped_at_s = time.monotonic()
         return self
 
