@@ -174,7 +174,7 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
 
 def _create(order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emit: EventFile) -> tuple[Manifest, Trainable]:
     """Make the run: its Θ⁰ is this machine's freshly initialised model."""
-    from swarm.exchange import create_run
+    from swarm.exchange import check_payloads, create_run
     from swarm.runtime.attached import attach_patiently, chosen
     from swarm.tasks import registry
 
@@ -201,6 +201,7 @@ def _create(order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emi
         checkpoints_kept=create.checkpoints_kept,
         created_by=me.machine_name,
     )
+    check_payloads(manifest)  # before a file is attached
     theta = trainable.adapter.snapshot()
     init = [{name: theta[name] for name in names} for names in manifest.plan]
     if file is not None:

@@ -147,6 +147,15 @@ def test_what_does_not_fit_is_named_before_anything_is_written() -> None:
     assert store.objects == before
 
 
+def test_names_that_the_runs_payloads_need_are_told_before_anything_is_written() -> None:
+    store = MemoryStore()
+    params = model(1) | {"b.bias.scale": np.zeros(2, np.float32)}
+    spec = msgspec.structs.replace(SPEC, delta_dtype="F4")
+    with pytest.raises(UsageError, match=r"keeps 'b\.bias'"), session(store, params, algorithm=spec):
+        pass
+    assert not [key for key in store.objects if key.startswith("runs/")]
+
+
 def test_a_run_that_has_ended_says_how_to_start_another() -> None:
     store, params = MemoryStore(), model(1)
     session(store, params).run(stepper(params), BATCHES)
