@@ -403,6 +403,7 @@ def checkpoint(run: Run, folder: Path) -> Callable[[LearnerRecord], LocalCheckpo
     return lambda me: LocalCheckpoint(
         folder,
         run=run.manifest.run,
+        manifest_sha256="cd" * 32,
         learner=me.learner,
         incarnation=me.incarnation,
         schema_sha256=run.manifest.schema_sha256,
