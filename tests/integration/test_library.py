@@ -48,6 +48,11 @@ SPEC = swarm.DiLoCo(sync_every=2, beat_s=0.05, lease_s=0.5, weight_unit="samples
 BATCHES = [(np.zeros((4, 3), np.float32), np.zeros(4)) for _ in range(3)]
 
 
+@pytest.fixture(autouse=True)
+def own_state_folder(state_dir: Path) -> None:
+    """Of each test alone: sessions keep there what a restart goes on from."""
+
+
 def session(store: MemoryStore, params: dict[str, np.ndarray] | None = None, **options: Any) -> swarm.Session:
     given: dict[str, Any] = {"algorithm": SPEC, "mailbox": MemoryMailbox(store), "run": "mine", "rounds": 3, **options}
     return swarm.Session(model(1) if params is None else params, **given)
