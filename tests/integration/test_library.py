@@ -29,7 +29,7 @@ from swarm.core.errors import (
     TaskUnknown,
     UsageError,
 )
-from swarm.core.events import Created, Ended, Joined, RoundClosed, WorkerEvent
+from swarm.core.events import Created, Ended, Joined, RoundClosed, Trouble, WorkerEvent
 from swarm.core.naming import run_id_of
 from swarm.core.records import Beat, Manifest
 from swarm.core.work import WorkSet
@@ -319,15 +319,20 @@ def test_such_a_run_cannot_be_joined_by_a_worker_and_one_line_says_how() -> None
 def test_a_convolution_without_a_layout_is_warned_about_and_with_one_trains() -> None:
     torch = pytest.importorskip("torch")
 
+    events = list[WorkerEvent]()
+
     def learn(layout: str | None) -> str:
         net, store = torch.nn.Sequential(torch.nn.Conv1d(3, 8, 3)), MemoryStore()
-        mine = swarm.Session(net, algorithm=SPEC, mailbox=MemoryMailbox(store), rounds=1, layout=layout)
+        mine = swarm.Session(
+            net, algorithm=SPEC, mailbox=MemoryMailbox(store), rounds=1, layout=layout, callbacks=[events.append]
+        )
         reason = mine.run(lambda batch: 0.0, BATCHES).reason
         assert swarm.align(net, mailbox=MemoryMailbox(store), run="sequential", layout=layout) == 0
         return reason
 
     with pytest.warns(UserWarning, match="0.weight"):
         assert learn(None) == "done"
+    assert not [event for event in events if isinstance(event, Trouble)], "warned of once, by Python"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert learn("auto") == "done"
