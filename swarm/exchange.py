@@ -22,8 +22,8 @@ from swarm.host.memory import LARGE_BYTES, give_back
 from swarm.mailbox.contract import PART_BYTES, Buffer, Mailbox
 from swarm.tape import Tape, derived_nonce, read_manifest
 from swarm.tape import nonce as fresh_nonce
-from swarm.tensors.codec import payload_specs
-from swarm.tensors.commit import rebuild
+from swarm.tensors.codec import check_names, payload_specs
+from swarm.tensors.commit import OuterStep, rebuild
 from swarm.tensors.payload import MAX_HEADER_BYTES, Packed, check, header_size, parse_header, unpack
 from swarm.tensors.schema import Schema
 from swarm.tensors.stream import Gathering, Growing, Named, check_listed, spans_of
@@ -43,6 +43,16 @@ async def inline(work: Callable[[], Any]) -> Any:
     return work()
 
 
+def check_payloads(manifest: Manifest) -> None:
+    """Raises UsageError if what deltas, updates or outer payloads of such a run hold beside a parameter (a scale, a master
+    copy) would have another parameter's name."""
+    spec, specs = manifest.algorithm, manifest.tensors
+    for dtype in (spec.delta_dtype, spec.commit_dtype):
+        check_names(specs, dtype)
+    how = OuterStep(lr=0, beta=0, master_dtype=spec.master_dtype, commit_dtype=spec.commit_dtype)
+    check_names(specs, None, master=any(how.master_code(tensor) is not None for tensor in specs))
+
+
 async def create_run(
     mailbox: Mailbox, manifest: Manifest, init: Sequence[Tensors], *, nonce: str | None = None
 ) -> tuple[Manifest, bool]:
@@ -50,7 +60,9 @@ async def create_run(
 
     Of several that create a run of the same id at once one wins; the others get its manifest, and what they wrote is swept
     once the run trains. To repeat it after a lost reply is harmless; with the same `nonce` the answer is the same, too.
+    Raises UsageError before anything is written if parameters have names that the run's payloads need (`check_payloads`).
     """
+    check_payloads(manifest)
     place = keys.RunKeys(manifest.run)
     refs = []
     for fragment, tensors in enumerate(init):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import swarm.exchange
-from swarm.core.errors import MailboxUnavailable, PayloadCorrupt, PayloadMissing, SchemaMismatch
+from swarm.core.errors import MailboxUnavailable, PayloadCorrupt, PayloadMissing, SchemaMismatch, UsageError
 from swarm.core.records import INIT, Checkpoint, Manifest, PayloadRef, TaskRef, encode
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange, create_run
@@ -61,6 +61,36 @@ def test_of_several_that_create_one_run_exactly_one_does_and_the_others_adopt_it
                 assert array.tobytes() == model(winner)[name].tobytes()
 
     virtually(main())
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "words"),
+    [
+        ("a.weight.scale", {"delta_dtype": "F4"}, "F4 keeps 'a.weight'"),
+        ("a.weight.scale", {"commit_dtype": "F8_E4M3"}, "F8_E4M3 keeps 'a.weight'"),
+        ("b.bias.master", {"commit_dtype": "BF16"}, "master copy keeps 'b.bias'"),
+    ],
+)
+def test_a_run_whose_payloads_would_have_a_name_twice_is_not_made(name: str, changes: dict[str, str], words: str) -> None:
+    def clashing(**changes: str) -> tuple[Manifest, list[dict[str, np.ndarray]]]:
+        theta = model(1) | {name: np.zeros(2, np.float32)}
+        schema = Schema(TensorSpec(n, "F32", a.shape) for n, a in theta.items())
+        manifest, _ = draft(1)
+        manifest = msgspec.structs.replace(
+            manifest,
+            algorithm=msgspec.structs.replace(SPEC, **changes),
+            tensors=tuple(schema),
+            schema_sha256=schema.digest,
+        )
+        return manifest, [{n: theta[n] for n in names} for names in manifest.plan]
+
+    store = MemoryStore()
+    before = set(store.objects)
+    with pytest.raises(UsageError, match=words) as caught:
+        virtually(create_run(MemoryMailbox(store), *clashing(**changes)))
+    assert "\n" not in str(caught.value)
+    assert store.objects.keys() == before
+    assert virtually(create_run(MemoryMailbox(store), *clashing()))[1]
 
 
 def hashable(made: tuple[Manifest, bool]) -> tuple[bytes, bool]:
