@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from swarm.library.ranks import ranks as ranks
     from swarm.library.session import Result as Result
     from swarm.library.session import Session as Session
+    from swarm.tasks.contract import TaskState as TaskState
 
 __version__ = "0.1.0"
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "Session",
     "SharedQueue",
     "Split",
+    "TaskState",
     "__version__",
     "align",
     "errors",
@@ -62,6 +64,7 @@ _PLACES = {
     "Session": "swarm.library.session",
     "SharedQueue": "swarm.library.queues",
     "Split": "swarm.learners.layout",
+    "TaskState": "swarm.tasks.contract",
     "align": "swarm.library.parameters",
     "errors": "swarm.core.errors",
     "events": "swarm.core.events",

@@ -44,6 +44,16 @@ async def inline(work: Callable[[], Any]) -> Any:
     return work()
 
 
+def check_payloads(manifest: Manifest) -> None:
+    """Raises UsageError if what deltas, updates or outer payloads of such a run hold beside a parameter (a scale, a master
+    copy) would have another parameter's name."""
+    spec, specs = manifest.algorithm, manifest.tensors
+    for dtype in (spec.delta_dtype, spec.commit_dtype):
+        check_names(specs, dtype)
+    how = OuterStep.of(spec)
+    check_names(specs, None, master=any(how.master_code(tensor) is not None for tensor in specs))
+
+
 async def create_run(
     mailbox: Mailbox, manifest: Manifest, init: Sequence[Tensors], *, nonce: str | None = None
 ) -> tuple[Manifest, bool]:
@@ -51,11 +61,9 @@ async def create_run(
 
     Of several that create a run of the same id at once one wins; the others get its manifest, and what they wrote is swept
     once the run trains. To repeat it after a lost reply is harmless; with the same `nonce` the answer is the same, too.
-    Raises UsageError, before anything is written, if a payload would hold two tensors of one name.
+    Raises UsageError before anything is written if parameters have names that the run's payloads need (`check_payloads`).
     """
-    algorithm, how = manifest.algorithm, OuterStep.of(manifest.algorithm)
-    masters = [spec.name for spec in manifest.tensors if how.master_code(spec) is not None]
-    check_names(manifest.tensors, [algorithm.delta_dtype, algorithm.commit_dtype], masters=masters)
+    check_payloads(manifest)
     place = keys.RunKeys(manifest.run)
     refs = []
     for fragment, tensors in enumerate(init):

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from swarm.core.errors import INTERRUPTED, UsageError, WorkerFailed
+from swarm.core.errors import INTERRUPTED, Dropped, UsageError, WorkerFailed
 from swarm.core.events import Ended, Failed, Joined, WorkerEvent
 from swarm.core.jobs import Learn, Order, Process
 from swarm.host.identity import PROCESS, boot_id, note_process, started
@@ -42,8 +42,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     run_name: str
     learner: str
-    state: str  # 'starting', 'running', 'done', 'stopped', 'left', 'failed'
-    message: str = ""  # the last words of a failed one
+    state: str  # 'starting', 'running', 'done', 'stopped', 'left', 'dropped', 'failed'
+    message: str = ""  # the last words of a failed one, and who had a dropped one removed
     pid: int = 0
     device: str = ""
     log: Path  # whole log of the worker
@@ -248,6 +248,8 @@ class _Seen:
             state = self._ended.reason
         elif failed is not None and failed.exit_code == INTERRUPTED:
             state = "left"
+        elif failed is not None and failed.error == Dropped.__name__:
+            state, message = "dropped", failed.message
         elif failed is None and not (self._folder / PROCESS).exists() and _age_s(self._folder) < 10:
             state = "starting"  # its folder was made this moment
         else:

@@ -323,6 +323,15 @@ async def read_manifest(mailbox: Mailbox, run: str) -> Manifest:
     return manifest
 
 
+async def manifest_sha256(mailbox: Mailbox, run: str) -> str:
+    """Of the manifest's record, its nonce included: tells the run from all others of its id, one that is made anew after it
+    was removed, and one in another mailbox. Raises RunNotFound."""
+    data = await mailbox.read(keys.RunKeys(run).manifest)
+    if data is None:
+        raise RunNotFound(f"no run {run!r} in {mailbox.location}")
+    return hashlib.sha256(data).hexdigest()
+
+
 def _contiguous(after: int, rounds: Iterable[int]) -> int:
     """The last of `rounds` that follows `after` without a gap. A late listing may show a later one first."""
     for round in rounds:

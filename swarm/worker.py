@@ -30,7 +30,7 @@ from swarm.core.sentences import sentence
 from swarm.host import paths
 from swarm.host.identity import Identity, holder, identity, note_process, process_alive, process_gone
 from swarm.mailbox import open_mailbox
-from swarm.tape import read_manifest
+from swarm.tape import manifest_sha256, read_manifest
 
 if TYPE_CHECKING:
     from swarm.mailbox.contract import Mailbox
@@ -143,22 +143,15 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
         syncer.run()
         return 0
     assert trainable is not None
-    from swarm.runtime.local import LocalCheckpoint, forget_old
+    from swarm.runtime.local import local_of
     from swarm.runtime.session import Session
     from swarm.tasks.contract import Resumable
 
-    checkpoints = paths.state_dir() / "checkpoints"
-    forget_old(checkpoints, keep=(manifest.run,), now_s=time.time())
+    sha256 = asyncio.run(manifest_sha256(mailbox, manifest.run))
     session = Session(
         trainable.adapter,
         evaluate=trainable.evaluate,
-        local=lambda me: LocalCheckpoint(
-            checkpoints,
-            run=manifest.run,
-            learner=me.learner,
-            incarnation=me.incarnation,
-            schema_sha256=manifest.schema_sha256,
-        ),
+        local=local_of(paths.checkpoints_dir(), manifest, manifest_sha256=sha256, now_s=time.time()),
         task=trainable if isinstance(trainable, Resumable) else None,
         **common,
     )
@@ -174,7 +167,7 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
 
 def _create(order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emit: EventFile) -> tuple[Manifest, Trainable]:
     """Make the run: its Θ⁰ is this machine's freshly initialised model."""
-    from swarm.exchange import create_run
+    from swarm.exchange import check_payloads, create_run
     from swarm.runtime.attached import attach_patiently, chosen
     from swarm.tasks import registry
 
@@ -201,6 +194,7 @@ def _create(order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emi
         checkpoints_kept=create.checkpoints_kept,
         created_by=me.machine_name,
     )
+    check_payloads(manifest)  # before a file is attached
     theta = trainable.adapter.snapshot()
     init = [{name: theta[name] for name in names} for names in manifest.plan]
     if file is not None:

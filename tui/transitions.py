@@ -135,6 +135,8 @@ def _job_notes(job: Job) -> Iterator[Note]:
             yield Note(f"this machine trains {where} as {who}")
         case "failed":
             yield Note(f"the worker of {where} failed: {text.plain(job.message)}", "error")
+        case "dropped":
+            yield Note(f"{where}: {text.plain(job.message) or f'{who} was dropped'}", "warning")
         case "done":
             yield Note(f"this machine's job in {where} is done")
         case "left":

@@ -34,8 +34,10 @@ _JOBS = {
     "done": ("✓", "dim"),
     "stopped": ("■", "dim"),
     "left": ("○", "dim"),
+    "dropped": ("○", "warn"),
     "failed": ("✗", "bad"),
 }
+_UNASKED = ("dropped", "failed")  # ends that nobody on this machine asked for
 _SEPARATOR = "\n"  # in no location and in no id
 
 
@@ -100,16 +102,19 @@ def _job_row(job: Job, here: str) -> Row:
             Cell(text.plain(job.learner, 64)),
             Cell(f"{mark} {text.plain(job.state, 10)}", tone),
             Cell(text.plain(job.device, 40) or text.NONE),
-            Cell(text.plain(job.message), "bad") if job.state == "failed" and job.message else log,
+            Cell(text.plain(job.message), tone) if job.state in _UNASKED and job.message else log,
         ),
     )
 
 
 def job_detail(job: Job | None, here: str = "") -> Iterator[Line]:
-    """More of the job under the cursor, if it failed."""
-    if job is None or job.state != "failed":
+    """More of the job under the cursor, if it failed or was dropped."""
+    if job is None or job.state not in _UNASKED:
         return
-    yield ((f"✗ {text.plain(job.run_name, 40)} failed: ", "bad"), (text.plain(job.message, 400) or "it left no message", ""))
+    mark, tone = _JOBS[job.state]
+    how = "was dropped" if job.state == "dropped" else "failed"
+    said = text.plain(job.message, 400) or "it left no message"
+    yield ((f"{mark} {text.plain(job.run_name, 40)} {how}: ", tone), (said, ""))
     yield ((f"  whole log: {text.short_path(text.plain(str(job.log), 300), here)}", "dim"),)
 
 

@@ -191,6 +191,8 @@ def banner(shown: RunShown) -> Iterator[Line]:
     if job is not None and job.state == "failed":
         yield ((f"✗ the worker on this machine failed: {text.plain(job.message) or 'it left no message'}", "bad"),)
         yield ((f"  whole log: {text.plain(str(job.log), 300)}", "dim"),)
+    elif job is not None and job.state == "dropped":
+        yield ((f"○ this machine trains no more: {text.plain(job.message, 200)}", "warn"),)
     elif job is not None and job.state == "starting":
         yield ((f"◌ this machine joins as {text.plain(job.learner, 64)}: its worker is starting", "accent"),)
     if state.manifest is not None and not state.lost:

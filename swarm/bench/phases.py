@@ -20,7 +20,7 @@ from swarm.exchange import Exchange
 from swarm.learners.select import adapter_for
 from swarm.tasks.blank import build
 from swarm.tensors import outer
-from swarm.tensors.codec import encode
+from swarm.tensors.codec import encode, room
 from swarm.tensors.fold import Fold, is_embedding
 
 Tensors = dict[str, Any]
@@ -65,9 +65,9 @@ def phases(options: Options) -> dict[str, object]:
 
 
 def _encoded(specs: list[TensorSpec], anchor: Tensors, theta: Any, dtype: str | None) -> Tensors:
-    delta: Tensors = {}
+    delta = room(specs, dtype)
     for spec in specs:
-        delta |= encode(anchor[spec.name], theta[spec.name], spec=spec, dtype=dtype)
+        encode(anchor[spec.name], theta[spec.name], spec=spec, dtype=dtype, out=delta)
     return delta
 
 

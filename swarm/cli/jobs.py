@@ -14,6 +14,7 @@ from swarm.core.errors import UsageError
 from swarm.core.sentences import plain
 
 ACTIVE = ("starting", "running")
+UNASKED = ("failed", "dropped")  # ends that nobody on this machine asked for
 LEAVING_S = 30.0
 
 only_option = click.option("--mailbox", metavar="DIR", help="Only jobs of this mailbox.")
@@ -29,8 +30,8 @@ def _jobs(mailbox: str | None) -> list[api.Job]:
 @only_option
 @json_option
 def jobs(every: bool, mailbox: str | None, as_json: bool) -> None:
-    """List this machine's jobs: what it trains, and which failed."""
-    found = [job for job in _jobs(mailbox) if every or job.state in (*ACTIVE, "failed")]
+    """List this machine's jobs: what it trains, which failed, and which somebody removed from their run."""
+    found = [job for job in _jobs(mailbox) if every or job.state in (*ACTIVE, *UNASKED)]
     if as_json:
         for job in found:
             put(job)

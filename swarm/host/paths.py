@@ -26,5 +26,10 @@ def settings_file() -> Path:
     return Path(override) if override else Path(platformdirs.user_config_dir("swarm", appauthor=False)) / "settings.toml"
 
 
+def checkpoints_dir() -> Path:
+    """What learners on this machine go on from after a restart."""
+    return state_dir() / "checkpoints"
+
+
 def jobs_dir() -> Path:
     return state_dir() / "jobs"

@@ -45,3 +45,26 @@ class Adapter(Protocol):
         equal schemas would mean different things. `mapped`: the parameters that a declared layout takes, None without
         one."""
         ...
+
+
+class OptimizerState(Protocol):
+    """What an inner optimizer keeps between two steps, by its framework's names of the parameters. From the thread that
+    trains the model, between two steps."""
+
+    framework: str
+
+    name: str
+    """Of the optimizer's class."""
+
+    def check(self) -> None:
+        """Raises UsageError if it could not be taken up again: it belongs to another model, or holds more than arrays and
+        numbers."""
+        ...
+
+    def state(self) -> Mapping[str, NDArray[Any]]:
+        """On the host: views where it can be, valid until the next step."""
+        ...
+
+    def load(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take over what `state` gave, by copy. Raises StateMismatch before anything is changed."""
+        ...

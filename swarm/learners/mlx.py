@@ -5,16 +5,18 @@ MLX flushes subnormals in its casts: nothing is cast here, bf16 crosses as its b
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+import mlx.optimizers as optim
 import numpy as np
 from mlx.utils import tree_flatten, tree_map_with_path
 from numpy.typing import NDArray
 
 from swarm.core.errors import DeviceUnavailable, SchemaMismatch, UsageError
+from swarm.learners import optimizers
 from swarm.learners.modules import warnings_for
 from swarm.tensors.payload import check
 from swarm.tensors.precision import BF16
@@ -75,6 +77,43 @@ class MlxAdapter:
 
     def warnings(self, mapped: Container[str] | None = None) -> tuple[str, ...]:
         return warnings_for(self._model, mapped)
+
+
+class MlxOptimizer:
+    """The OptimizerState of an mlx.optimizers.Optimizer, by path: 'step', 'learning_rate', 'fc1.weight.m'."""
+
+    framework = "mlx"
+
+    def __init__(self, optimizer: optim.Optimizer, model: nn.Module) -> None:
+        self.name = type(optimizer).__name__
+        self._optimizer, self._model = optimizer, model
+
+    def check(self) -> None:
+        """Begins the state, too, as the first step would: there is something to compare with."""
+        self._optimizer.init(self._model.trainable_parameters())
+        state = self._optimizer.state
+        other = sorted(name for name, holder, key in _leaves(state) if not isinstance(holder[key], mx.array))
+        if other:
+            raise UsageError(f"the state of the optimizer {self.name} cannot be kept: {other[0]} is no array")
+
+    def state(self) -> Mapping[str, NDArray[Any]]:
+        return {name: _host_view(array) for name, array in tree_flatten(self._optimizer.state)}
+
+    def load(self, state: Mapping[str, NDArray[Any]]) -> None:
+        optimizers.check(state, {name: (array.dtype, array.shape) for name, array in self.state().items()})
+        owned = {name: _owned(array) for name, array in state.items()}
+        mx.eval(list(owned.values()))
+        for name, holder, key in _leaves(self._optimizer.state):
+            holder[key] = owned[name]  # in place: a compiled step holds on to these containers
+
+
+def _leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Each array's path, as tree_flatten has it, with what holds it and under which key."""
+    for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+        if isinstance(value, (dict, list)):
+            yield from _leaves(value, f"{path}{key}.")
+        else:
+            yield f"{path}{key}", tree, key
 
 
 def _host_view(array: mx.array) -> NDArray[Any]:

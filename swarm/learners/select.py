@@ -6,7 +6,7 @@ from typing import Any, assert_never
 
 from swarm.core.errors import UsageError
 from swarm.learners.adapted import adapted
-from swarm.learners.contract import Adapter
+from swarm.learners.contract import Adapter, OptimizerState
 from swarm.learners.layout import Layout
 from swarm.learners.modules import framework_of, layout_of
 
@@ -25,6 +25,25 @@ def adapter_for(model: Any, layout: Layout | str | None = None) -> Adapter:
     if not isinstance(layout, Layout):
         raise UsageError(f"{layout!r} is no layout: None, 'auto' or a Layout")
     return adapted(adapter, layout)
+
+
+def optimizer_for(optimizer: Any, model: Any) -> OptimizerState:
+    """What is kept of a torch.optim.Optimizer or an mlx.optimizers.Optimizer, which trains `model`. Raises UsageError for any
+    other one."""
+    places = {base.__module__.partition(".")[0] for base in type(optimizer).__mro__}
+    match framework_of(model):
+        case "torch" if "torch" in places:
+            from swarm.learners.torch import TorchOptimizer
+
+            return TorchOptimizer(optimizer, model)
+        case "mlx" if "mlx" in places:
+            from swarm.learners.mlx import MlxOptimizer
+
+            return MlxOptimizer(optimizer, model)
+    raise UsageError(
+        f"a {type(optimizer).__name__} is no optimizer of a {type(model).__name__}: pass a torch.optim.Optimizer or an "
+        "mlx.optimizers.Optimizer of the model's parameters; anything else is kept with state="
+    )
 
 
 def _plain(model: Any) -> Adapter:

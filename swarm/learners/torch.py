@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections import defaultdict
 from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
@@ -10,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from swarm.core.errors import DeviceUnavailable, SchemaMismatch, UsageError
+from swarm.learners import optimizers
 from swarm.learners.modules import warnings_for
 from swarm.tensors.payload import check
 from swarm.tensors.precision import BF16
@@ -58,6 +61,103 @@ class TorchAdapter:
 
     def warnings(self, mapped: Container[str] | None = None) -> tuple[str, ...]:
         return warnings_for(self._model, mapped)
+
+
+class TorchOptimizer:
+    """The OptimizerState of a torch.optim.Optimizer: '<parameter>.<entry>'; nothing before the first step. The groups'
+    hyperparameters, such as the learning rate, are not part of it."""
+
+    framework = "torch"
+
+    def __init__(self, optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> None:
+        self.name = type(optimizer).__name__
+        self._optimizer, self._model = optimizer, model
+
+    def check(self) -> None:
+        names = {parameter for _, parameter in self._model.named_parameters()}
+        if any(p not in names for group in self._optimizer.param_groups for p in group["params"]):
+            raise UsageError(f"the optimizer {self.name} holds a parameter that is none of the model's")
+        try:
+            entries = self._entries()
+        except Exception as error:  # whatever the optimizer of a stranger raises
+            raise UsageError(f"the state of the optimizer {self.name} cannot be kept: {error}") from error
+        for name, kept in entries.items():
+            for key, (value, _) in kept.items():
+                if not isinstance(key, str) or not isinstance(value, torch.Tensor | int | float):
+                    what = f"{key!r} of {name} is a {type(value).__name__}"
+                    raise UsageError(f"the state of the optimizer {self.name} cannot be kept: {what}")
+
+    def state(self) -> Mapping[str, NDArray[Any]]:
+        found = self._optimizer.state
+        return {
+            f"{name}.{key}": _host_value(value)
+            for name, p in self._optimized()
+            for key, value in found.get(p, {}).items()
+            if value is not None
+        }
+
+    def load(self, state: Mapping[str, NDArray[Any]]) -> None:
+        entries = self._entries() if state else {}
+        # A parameter that has had no gradient yet has no state.
+        entries = {name: kept for name, kept in entries.items() if any(f"{name}.{key}" in state for key in kept)}
+        wanted = {f"{name}.{key}": entry for name, kept in entries.items() for key, entry in kept.items()}
+        optimizers.check(state, {name: (_host_value(value).dtype, shape) for name, (value, shape) in wanted.items()})
+        whole = self._optimizer.state_dict()  # its 'state' goes by the parameter's place in the groups
+        whole["state"] = {
+            place: {key: _like(value, state[f"{name}.{key}"]) for key, (value, _) in entries[name].items()}
+            for place, (name, _) in enumerate(self._optimized())
+            if entries.get(name)
+        }
+        self._optimizer.load_state_dict(whole)
+
+    def _optimized(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """By name, in the order of the optimizer's groups."""
+        names = {parameter: name for name, parameter in self._model.named_parameters()}
+        return ((names[p], p) for group in self._optimizer.param_groups for p in group["params"])
+
+    def _entries(self) -> dict[str, dict[str, tuple[Any, tuple[int, ...]]]]:
+        """What the optimizer keeps of each parameter after a step, by the parameter's name: such a value, and its shape.
+        PyTorch's optimizers begin empty and tell nobody. So a twin takes a step on one number for each parameter."""
+        real = self._optimizer
+        twin = copy.copy(real)  # keeps groups and state only
+        # Not what a scheduler puts in the place of `step`: that would step the real one.
+        vars(twin).update({name: value for name, value in vars(real).items() if name not in vars(twin) and name != "step"})
+        twin.state = defaultdict(dict)
+        twin.param_groups = [
+            {
+                **group,
+                "params": [
+                    torch.zeros((1,) * p.ndim, dtype=p.dtype, device=p.device, requires_grad=True) for p in group["params"]
+                ],
+            }
+            for group in real.param_groups
+        ]
+        stand_ins = [p for group in twin.param_groups for p in group["params"]]
+        for p in stand_ins:
+            p.grad = torch.zeros_like(p)
+        twin.step()
+        return {
+            name: {
+                key: (value, tuple(mine.shape) if _host_value(value).shape == p.shape else _host_value(value).shape)
+                for key, value in twin.state[p].items()
+                if value is not None
+            }
+            for p, (name, mine) in zip(stand_ins, self._optimized(), strict=True)
+        }
+
+
+def _host_value(value: Any) -> NDArray[Any]:
+    return _host_view(value) if isinstance(value, torch.Tensor) else np.asarray(value)
+
+
+def _like(value: Any, array: NDArray[Any]) -> Any:
+    """What is in `array`, by copy, as a tensor if `value` is one, else as a number."""
+    if not isinstance(value, torch.Tensor):
+        return type(value)(array.item())
+    copied = np.array(array, order="C")
+    if copied.dtype == BF16:
+        return torch.from_numpy(copied.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(copied)
 
 
 def _host_view(parameter: torch.Tensor) -> NDArray[Any]:

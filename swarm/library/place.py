@@ -19,7 +19,7 @@ from swarm.library.waiting import in_time
 from swarm.mailbox import init_mailbox, open_mailbox
 from swarm.mailbox.contract import Mailbox
 from swarm.runtime.patience import Patience
-from swarm.tape import nonce, read_manifest, run_ids
+from swarm.tape import manifest_sha256, nonce, read_manifest, run_ids
 from swarm.tasks.registry import LIBRARY
 from swarm.tensors.schema import Schema, check_equal
 
@@ -94,6 +94,11 @@ async def looked_up(mailbox: Mailbox, name: str, emit: Callable[[WorkerEvent], N
             return error
 
     return await Patience(mailbox, emit).through(look)
+
+
+async def mark_of(mailbox: Mailbox, run: str, emit: Callable[[WorkerEvent], None]) -> str:
+    """The SHA-256 of the run's manifest. Waits for a share that is away."""
+    return await Patience(mailbox, emit).through(functools.partial(manifest_sha256, mailbox, run))
 
 
 async def made(mailbox: Mailbox, draft: Manifest, theta: Tensors, emit: Callable[[WorkerEvent], None]) -> tuple[Manifest, bool]:

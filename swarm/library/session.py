@@ -17,6 +17,7 @@ import contextlib
 import hashlib
 import signal
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
@@ -33,6 +34,7 @@ from swarm.core.ids import learner_id_from_host
 from swarm.core.records import LearnerRecord, Manifest, Role
 from swarm.core.specs import DiLoCo
 from swarm.host.identity import holder, identity, machine_name, process_alive, process_gone
+from swarm.host.paths import checkpoints_dir
 from swarm.learners.contract import Adapter
 from swarm.learners.layout import Layout
 from swarm.learners.select import adapter_for
@@ -40,12 +42,14 @@ from swarm.library.batches import evaluation, outcome, repeated
 from swarm.library.callbacks import Callback, Callbacks
 from swarm.library.devices import device_of
 from swarm.library.member import Member
-from swarm.library.place import Place, check_fits, check_name, draft, looked_up, made, opened
+from swarm.library.place import Place, check_fits, check_name, draft, looked_up, made, mark_of, opened
+from swarm.library.resuming import Steps, parts
 from swarm.library.waiting import wait_for
 from swarm.mailbox.contract import Mailbox
 from swarm.mailbox.threads import DaemonThreads
+from swarm.runtime.local import local_of
 from swarm.runtime.session import Session as RuntimeSession
-from swarm.tasks.contract import EvalResult
+from swarm.tasks.contract import EvalResult, Resumable
 
 B = TypeVar("B")
 
@@ -79,6 +83,8 @@ class Session:
         learner_id: str | None = None,
         role: Role = "both",
         layout: Layout | str | None = None,
+        optimizer: Any = None,
+        state: Resumable | None = None,
         evaluate: Callable[[], Any] | None = None,
         callbacks: Iterable[Callback] = (),
         seed: int = 0,
@@ -91,7 +97,12 @@ class Session:
         which the parameters are kept for good; 0: never) and its model's parameters are then the run's.
         `learner_id`: by default the host's name. `role`: whether this learner also closes rounds. `layout`: how the parameters
         map to the canonical ones of the run (swarm.Layout), for models that differ between the frameworks; 'auto': found from
-        the types of the modules. `evaluate`: returns the loss of the parameters in the model on held-out data,
+        the types of the modules. `optimizer`: the torch.optim.Optimizer or mlx.optimizers.Optimizer that train_step uses;
+        `state`: anything else that goes on after a restart, such as a scheduler or a position in the data, with state(), which
+        returns a swarm.TaskState, and load(state). Both are kept on this machine together with the parameters, the counts of
+        steps and what was not reported yet: a program that is started again as the same learner of the same run goes on from
+        there, and an event (Restored) says with what. PyTorch's learning rates stay the program's, MLX's belong to the
+        optimizer's state. `evaluate`: returns the loss of the parameters in the model on held-out data,
         or a mapping of that and other metrics; called after the rounds that this learner evaluates. `callbacks`: each is
         called with every event (swarm.events), one at a time, on a thread of their own; what one raises ends the session.
         `create_mailbox`: make an empty or missing folder a mailbox, as `swarm init` does.
@@ -107,6 +118,7 @@ class Session:
             raise UsageError("a session trains: `swarm join --role syncer` closes rounds without training")
         self._role: Role = role
         self._layout = layout
+        self._optimizer, self._state = optimizer, state
         self._create_mailbox = create_mailbox
         self._evaluate = evaluate
         self._callbacks = Callbacks(callbacks, failed=self.leave)
@@ -115,7 +127,7 @@ class Session:
         self._session: RuntimeSession | None = None
         self._within = False
         self._leaving = False
-        self._steps = 0
+        self._steps = Steps()
         self._handlers: dict[int, Any] = {}
 
     # Life
@@ -142,9 +154,11 @@ class Session:
 
     def _prepared(self, adapter: Adapter) -> RuntimeSession:
         me, process, compute = identity(), psutil.Process(), DaemonThreads(1)
+        kept = parts(self.model, steps=self._steps, optimizer=self._optimizer, state=self._state)
         mailbox = wait_for(opened(self._mailbox, create=self._create_mailbox))
         manifest = self._found_or_made(mailbox, adapter)
         self._opened, self._manifest = mailbox, manifest
+        sha256 = wait_for(mark_of(mailbox, manifest.run, self._callbacks.emit))
         record = LearnerRecord(
             learner=self._learner or learner_id_from_host(me.machine_name),
             incarnation=1,
@@ -167,8 +181,11 @@ class Session:
             may_rename=self._learner is None,
             emit=self._callbacks.emit,
             evaluate=None if self._evaluate is None else self._evaluated,
+            local=local_of(checkpoints_dir(), manifest, manifest_sha256=sha256, now_s=time.time()),
+            parts=kept,
             offload=compute.run,
             rss_bytes=lambda: int(process.memory_info().rss),
+            warns=False,  # as Python does
         )
 
     def _found_or_made(self, mailbox: Mailbox, adapter: Adapter) -> Manifest:
@@ -240,7 +257,8 @@ class Session:
         `train_step(batch)` makes one inner step and returns its loss, or (loss, amount), or a mapping with 'loss' and 'tokens'
         or 'samples'. The amount, in the run's weight_unit, is what the step trained on; left out, it is counted from the
         batch's first array.
-        `data`: any iterable of batches, read again when it ends.
+        `data`: any iterable of batches, read again when it ends. A learner that comes back reads it from its beginning: data
+        that can go on where it stood is passed as the session's `state` too, and `steps_before` says how much was read.
         """
         if not self._within:
             with self:
@@ -269,7 +287,7 @@ class Session:
         """One inner step was made, on so many tokens or samples: the run's weight_unit says which of them counts. Raises
         UsageError if that one is missing."""
         self._runtime().report(tokens=tokens, samples=samples, loss=loss)
-        self._steps += 1
+        self._steps.made += 1
 
     def _result(self, reason: str | None) -> Result:
         ended = self._runtime().ended
@@ -277,7 +295,7 @@ class Session:
         return Result(
             reason=reason or ended.reason,
             rounds=ended.rounds,
-            steps=self._steps,
+            steps=self._steps.made,
             run=self.manifest.run,
             learner=self.learner,
             params_sha256=ended.params_sha256,
@@ -305,6 +323,12 @@ class Session:
     def learner(self) -> str:
         """This learner's id in the run."""
         return self._runtime().me.learner
+
+    @property
+    def steps_before(self) -> int:
+        """Inner steps that this learner made before this process, as far as it goes on from them; 0 for a fresh start."""
+        self._runtime()
+        return self._steps.before
 
     @property
     def stream_seed(self) -> int:

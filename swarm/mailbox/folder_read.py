@@ -6,6 +6,7 @@ says "missing" for half a minute and more after it has appeared: so a name is op
 
 from __future__ import annotations
 
+import functools
 import os
 import stat
 import threading
@@ -23,6 +24,7 @@ from swarm.mailbox.errnos import ABSENT, AGAIN, foreign
 from swarm.mailbox.names import Names
 
 T = TypeVar("T")
+_is_key = functools.lru_cache(1 << 14)(is_key)  # the same names are listed again and again
 
 TMP, TRASH, RUNS = "tmp", "trash", "runs"
 PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)  # between tries of what is often over within a second
@@ -220,7 +222,7 @@ class FolderReader:
 
 def _ours(entry: os.DirEntry[str]) -> tuple[str, bool] | None:
     """The name, and whether it is a folder's; None for what no swarm made."""
-    if not is_key(entry.name):
+    if not _is_key(entry.name):
         return None
     is_folder = entry.is_dir(follow_symlinks=False)
     return (entry.name, is_folder) if is_folder or entry.is_file(follow_symlinks=False) else None

@@ -107,20 +107,21 @@ class InnerLoop:
         """(the payload's arrays, the residual once it is accepted, the parameters if they are needed). Raises NotFinite."""
         spec = self.spec
         here = self.adapter.snapshot(names)
-        delta: dict[str, NDArray[Any]] = {}
+        delta = codec.room((self.tensors[name] for name in names), spec.delta_dtype)
         kept: dict[str, NDArray[Any]] = {}
         for name in names:
             tensor, anchor = self.tensors[name], part.anchor[name]
             loses = spec.error_feedback and (spec.delta_dtype or tensor.dtype) != "F32"
             if loses:
                 kept[name] = np.empty(anchor.shape, DTYPES[spec.residual_dtype])
-            delta |= codec.encode(
+            codec.encode(
                 anchor,
                 here[name],
                 spec=tensor,
                 dtype=spec.delta_dtype,
                 residual=part.residual.get(name),
                 kept=kept.get(name),
+                out=delta,
             )
         # Only for steps that are made before the commit, and are kept then as far as they go on from here.
         goes_on = self._in_flight > 1 or spec.overlap_steps > 0

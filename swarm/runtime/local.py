@@ -1,7 +1,7 @@
 """A learner's local checkpoint: what the next process that holds the learner's id goes on from.
 
 <base>/                                this user's alone, on this machine
-  <run>/<learner>/
+  <run>-<manifest>/<learner>/          32 digits of the SHA-256 of the run's manifest: an id alone may be another run's later
     <incarnation:08d>-<n:010d>/        a whole one; the last in order counts, and the ones before it go
       arrays.safetensors               every array, as '<section>/<name>'
       values.json                      line 1: whose it is, the values, size and hash of the arrays; line 2: line 1's SHA-256
@@ -20,7 +20,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +30,8 @@ from uuid import uuid4
 from numpy.typing import NDArray
 
 from swarm.core.errors import CheckpointUnsaved, HeaderError
-from swarm.core.ids import is_run_id, learner_id, run_id
+from swarm.core.ids import learner_id, run_id
+from swarm.core.records import LearnerRecord, Manifest
 from swarm.mailbox import disk
 from swarm.runtime.sections import ARRAYS, FORMAT, VALUES, Head, Refused, check_json, flat, read_arrays, read_head, write
 from swarm.tensors.payload import Packed
@@ -40,6 +41,7 @@ TOTAL_BYTES = 20 << 30
 
 _GENERATION = re.compile(r"(\d{8})-(\d{10})")
 _NEW = re.compile(r"new-(\d{8})-[0-9a-f]{32}")
+_RUN = re.compile(r"[a-z0-9]{4,32}(-[0-9a-f]{32})?")
 _OLD = re.compile(r"old-[0-9a-f]{32}")
 
 
@@ -63,11 +65,14 @@ class Unusable:
 class LocalCheckpoint:
     """Of one learner in one run, held by one incarnation. One thread at a time. `base` is made when something is saved."""
 
-    def __init__(self, base: Path, *, run: str, learner: str, incarnation: int, schema_sha256: str) -> None:
+    def __init__(
+        self, base: Path, *, run: str, manifest_sha256: str, learner: str, incarnation: int, schema_sha256: str
+    ) -> None:
         self._base = str(base)
         self._run, self._learner = run_id(run), learner_id(learner)  # which makes them safe as names of folders
         self._incarnation, self._schema_sha256 = incarnation, schema_sha256
-        self.folder = f"{self._base}/{run}/{learner}"
+        self._group = folder_of(run, manifest_sha256)
+        self.folder = f"{self._base}/{self._group}/{learner}"
 
     def save(self, sections: Mapping[str, Mapping[str, NDArray[Any]]], values: Mapping[str, Any]) -> None:
         """In place of the one before. On the disk when this returns.
@@ -139,7 +144,7 @@ class LocalCheckpoint:
     def _make_folder(self) -> None:
         os.makedirs(self._base, 0o700, exist_ok=True)
         parent = self._base
-        for name in (self._run, self._learner):
+        for name in (self._group, self._learner):
             path = f"{parent}/{name}"
             with suppress(FileExistsError):
                 os.mkdir(path, 0o700)
@@ -207,6 +212,26 @@ class LocalCheckpoint:
         return head
 
 
+def folder_of(run: str, manifest_sha256: str) -> str:
+    """The name of the folder for one run's learners on this machine."""
+    return f"{run}-{manifest_sha256[:32]}"
+
+
+def local_of(
+    base: Path, manifest: Manifest, *, manifest_sha256: str, now_s: float
+) -> Callable[[LearnerRecord], LocalCheckpoint]:
+    """The place of each learner of a run that begins to train on this machine. Old ones of other runs go: `forget_old`."""
+    forget_old(base, keep=(folder_of(manifest.run, manifest_sha256),), now_s=now_s)
+    return lambda me: LocalCheckpoint(
+        base,
+        run=manifest.run,
+        manifest_sha256=manifest_sha256,
+        learner=me.learner,
+        incarnation=me.incarnation,
+        schema_sha256=manifest.schema_sha256,
+    )
+
+
 @dataclass
 class Saver:
     """When to save, so that it takes at most a small share of the time. Times are of one monotonic clock, in seconds."""
@@ -239,15 +264,15 @@ def forget_old(
     total_bytes: int = TOTAL_BYTES,
 ) -> list[str]:
     """Remove the checkpoints of runs that nobody here has trained in for `unseen_s`, and of further ones, those unseen for
-    longest first, until all together have at most `total_bytes`. Never those of the runs in `keep`. `now_s` is the wall
-    clock's. The runs that went. What cannot be removed stays."""
+    longest first, until all together have at most `total_bytes`. Never those of the runs in `keep`. Runs go by their
+    folders' names. `now_s` is the wall clock's. The runs that went. What cannot be removed stays."""
     seen: list[tuple[float, str, int]] = []
     for name in os.listdir(base) if base.is_dir() else ():
         path = f"{base}/{name}"
         with suppress(OSError):
             if _OLD.fullmatch(name):
                 shutil.rmtree(path, ignore_errors=True)
-            elif is_run_id(name) and stat.S_ISDIR(os.lstat(path).st_mode):
+            elif _RUN.fullmatch(name) and stat.S_ISDIR(os.lstat(path).st_mode):
                 seen.append((_seen_s(path), name, _size_bytes(path)))
     gone: list[str] = []
     total = sum(size for _, _, size in seen)

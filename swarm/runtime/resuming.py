@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -30,26 +31,42 @@ class LocalStore(Protocol):
     def remove(self) -> None: ...
 
 
+@dataclass(frozen=True)
+class Part:
+    """What is kept beside the inner loop."""
+
+    name: str  # of its arrays and values on the disk: any but the inner loop's
+    kept: Resumable
+    words: tuple[str, ...] = ()  # what is taken up with it
+    optimizer: bool = False  # its arrays are an inner optimizer's
+    needed: bool = True  # if it does not fit, nothing is resumed
+
+
+def of_task(task: Resumable) -> Part:
+    return Part("task", task, ("the inner optimizer", "the position in the data"), optimizer=True)
+
+
 class Keeper:
-    """One thread's: the one that trains. `task`: whose inner optimizer and position in the data are kept too."""
+    """One thread's: the one that trains."""
 
     def __init__(
         self,
         store: LocalStore | None,
-        task: Resumable | None,
+        parts: Iterable[Part] = (),
         *,
         emit: Callable[[WorkerEvent], None],
         clock: Callable[[], float],
     ) -> None:
-        self._store, self._task, self._emit, self._clock = store, task, emit, clock
+        self._store, self._parts, self._emit, self._clock = store, tuple(parts), emit, clock
         self._saver = Saver(began_s=clock())
         self._failing = False
         self._found: Loaded | None = None
         self._saved: Saved | None = None
         self.resumed = False
-        """Whether the task stands where a former incarnation's stood."""
+        """Whether a part stands where a former incarnation's stood."""
         # Moments begin with zeros in every optimizer; of anything small, like a step count or a rate, a copy is kept.
-        arrays = {} if task is None else task.state().arrays
+        self._optimizer = next((part.kept for part in self._parts if part.optimizer), None)
+        arrays = {} if self._optimizer is None else self._optimizer.state().arrays
         self._fresh = {name: np.array(a) if a.size <= 1 else (a.shape, a.dtype) for name, a in arrays.items()}
 
     # Going on
@@ -81,15 +98,21 @@ class Keeper:
             return
         saved, found, self._saved, self._found = self._saved, self._found, None, None
         what: list[str] = []
-        values = found.values.get("task")
-        try:
-            if self._task is not None and isinstance(values, dict):
-                self._task.load(TaskState(arrays=found.sections.get("optimizer", {}), values=values))
+        for part in self._parts:
+            values = found.values.get(part.name)
+            if not isinstance(values, dict):
+                continue
+            try:
+                part.kept.load(TaskState(arrays=found.sections.get(part.name, {}), values=values))
+            except StateMismatch as error:
+                if part.needed:
+                    self._refuse(error)
+                    return
+                if part.words:
+                    self._emit(Trouble(message=f"{_listed(part.words)} cannot be resumed: {error}"))
+            else:
                 self.resumed = True
-                what += ["the inner optimizer", "the position in the data"]
-        except StateMismatch as error:
-            self._refuse(error)
-            return
+                what += part.words
         if saved.rounds is None:
             self._emit(Trouble(message="many rounds were committed meanwhile: local steps of before are given up"))
         else:
@@ -120,9 +143,9 @@ class Keeper:
             return
         sections, loop = save(inner, handoff.unpublished)
         values: dict[str, Any] = {"loop": loop}
-        if self._task is not None:
-            state = self._task.state()
-            sections["optimizer"], values["task"] = dict(state.arrays), dict(state.values)
+        for part in self._parts:
+            state = part.kept.state()
+            sections[part.name], values[part.name] = dict(state.arrays), dict(state.values)
         try:
             self._store.save(sections, values)
         except CheckpointUnsaved as error:
@@ -143,19 +166,19 @@ class Keeper:
     def mend(self) -> str:
         """What becomes of the inner optimizer when the parameters were not finite: a fresh one, if its state is not finite
         either. In words."""
-        if self._task is None:
+        if self._optimizer is None:
             return "the inner optimizer keeps its state"
-        state = self._task.state()
+        state = self._optimizer.state()
         if all(_finite(array) for array in state.arrays.values()):
             return "the inner optimizer keeps its state, which is finite"
         fresh: dict[str, NDArray[Any]] = {
             name: kept if isinstance(kept, np.ndarray) else np.zeros(*kept) for name, kept in self._fresh.items()
         }
-        self._task.load(TaskState(arrays=fresh, values=state.values))
+        self._optimizer.load(TaskState(arrays=fresh, values=state.values))
         return "the inner optimizer starts afresh"
 
 
-def _listed(parts: list[str]) -> str:
+def _listed(parts: Sequence[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 

@@ -14,7 +14,7 @@ import contextlib
 import operator
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from types import TracebackType
 
@@ -29,7 +29,7 @@ from swarm.runtime.handoff import Aligned, Handoff, Publication, Verdict
 from swarm.runtime.inner import InnerLoop, params_sha256
 from swarm.runtime.participant import Participant
 from swarm.runtime.patience import wait_while_it_moves
-from swarm.runtime.resuming import Keeper, LocalStore
+from swarm.runtime.resuming import Keeper, LocalStore, Part, of_task
 from swarm.tasks.contract import EvalResult, Resumable
 
 STALL_S = 2.0  # leaving waits while bytes move; for so long when they do not
@@ -52,19 +52,23 @@ class Session:
         evaluate: Callable[[], EvalResult] | None = None,
         local: Callable[[LearnerRecord], LocalStore] | None = None,
         task: Resumable | None = None,
+        parts: Iterable[Part] = (),
         offload: Offload = inline,
         rss_bytes: Callable[[], int] = lambda: 0,
         stall_s: float = STALL_S,
+        warns: bool = True,
     ) -> None:
         """`algorithm`: what the caller takes the run to be configured with; raises RunConfigMismatch if it is not.
         `evaluate`: called with the committed parameters in the model. `local`: where this learner, as it joined, keeps what a
-        restart goes on from; None: nowhere. `task`: whose optimizer and position in the data are kept there too. `stall_s`:
-        how long leaving waits for a share on which nothing moves. `offload` as for Exchange; the rest as for Participant."""
+        restart goes on from; None: nowhere. `task`: whose optimizer and position in the data are kept there too; `parts`:
+        what else is. `stall_s`: how long leaving waits for a share on which nothing moves. `warns`: tell in events what the
+        adapter warns of; False if the caller does. `offload` as for Exchange; the rest as for Participant."""
         differing = differences(algorithm, manifest.algorithm) if algorithm is not None else ()
         if differing:
             raise RunConfigMismatch(differing)
         self.adapter, self._emit, self._evaluate, self._stall_s = adapter, emit, evaluate, stall_s
-        self._local, self._task = local, task
+        self._local, self._warns = local, warns
+        self._parts = [*([] if task is None else [of_task(task)]), *parts]
         self._handoff = Handoff(evaluates=evaluate is not None)
         self._exchange = Exchange(mailbox, manifest, offload=offload)
         self._participant = Participant(
@@ -112,7 +116,7 @@ class Session:
                 self.adapter, manifest.algorithm, plan=self._exchange.plan, schedule=self._exchange.schedule, start=start
             )
             store = None if self._local is None else self._local(self.me)
-            self._keeper = Keeper(store, self._task, emit=self._emit, clock=time.monotonic)
+            self._keeper = Keeper(store, self._parts, emit=self._emit, clock=time.monotonic)
             verdicts = self._verdicts_of(self._keeper.open(self._inner))
             if verdicts is None:
                 self._shut()
@@ -122,6 +126,8 @@ class Session:
             self._shut()  # else the beats went on, and the others would wait for this learner
             raise
         self._joined = True
+        for warning in self.adapter.warnings() if self._warns else ():
+            self._emit(Trouble(message=warning))
         self._stepped_at_s = time.monotonic()
         return self
 

@@ -6,19 +6,18 @@ it, and the next call may come from another one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import mlx.core as mx
 import mlx.nn as nn
 import mlx.optimizers as optim
 import numpy as np
-from mlx.utils import tree_flatten
 
-from swarm.learners.mlx import MlxAdapter
+from swarm.learners.layout import Layout
+from swarm.learners.mlx import MlxOptimizer
+from swarm.learners.select import adapter_for
 from swarm.tasks.net import Array
-from swarm.tasks.state import check
-from swarm.tensors.precision import BF16
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -35,7 +34,8 @@ def untouched(model: Callable[[], M], device: mx.Device) -> M:
 
 
 class MlxNet:
-    """A Net (net.py). `loss(outputs, y)` is a batch's mean; gradients longer than `max_norm` are scaled down to it.
+    """A Net (net.py). `loss(outputs, y)` is a batch's mean; gradients longer than `max_norm` are scaled down to it. `layout`:
+    how the parameters map to the run's canonical ones, as for learners.select.adapter_for.
 
     On a GPU the step is compiled into fewer kernels. On the CPU that would take a C++ compiler and up to minutes, and gain
     nothing: the time goes into matrix products. `compiled` overrides this choice.
@@ -50,13 +50,14 @@ class MlxNet:
         device: mx.Device,
         max_norm: float | None = None,
         compiled: bool | None = None,
+        layout: Layout | str | None = None,
     ) -> None:
-        self.adapter = MlxAdapter(model)
+        self.adapter = adapter_for(model, layout)
         self.device = _name(device)
         self._device = device
-        self.optimizer = type(optimizer).__name__
+        self._kept = MlxOptimizer(optimizer, model)
+        self.optimizer = self._kept.name
         self._model = model
-        self._optimizer = optimizer
         self._loss = loss
         state = [model.state, optimizer.state]
         loss_and_grad = nn.value_and_grad(model, lambda x, y: loss(model(x), y))
@@ -93,41 +94,12 @@ class MlxNet:
         return np.array(outputs)
 
     def state(self) -> Mapping[str, Array]:
-        """By path: 'step', 'fc1.weight.m'."""
         with mx.stream(self._device):
-            return {name: _host(array) for name, array in tree_flatten(self._optimizer.state)}
+            return self._kept.state()
 
     def load(self, state: Mapping[str, Array]) -> None:
-        check(state, {name: (array.dtype, array.shape) for name, array in self.state().items()})
         with mx.stream(self._device):
-            owned = {name: _owned(array) for name, array in state.items()}
-            mx.eval(list(owned.values()))
-        for name, holder, key in _leaves(self._optimizer.state):
-            holder[key] = owned[name]  # in place: the compiled step holds on to these containers
-
-
-def _leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Each array's path, as tree_flatten has it, with what holds it and under which key."""
-    for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
-        if isinstance(value, (dict, list)):
-            yield from _leaves(value, f"{path}{key}.")
-        else:
-            yield f"{path}{key}", tree, key
-
-
-def _host(array: mx.array) -> Array:
-    if array.dtype == mx.bfloat16:  # has no buffer protocol
-        return _host(array.view(mx.uint16)).view(BF16)
-    view = np.ascontiguousarray(np.asarray(array)).reshape(array.shape)  # which makes a scalar one-dimensional
-    view.flags.writeable = False
-    return view
-
-
-def _owned(array: Array) -> mx.array:
-    array = np.require(array, requirements=("C", "A"))
-    if array.dtype == BF16:
-        return mx.array(array.view(np.uint16)).view(mx.bfloat16)
-    return mx.array(array)
+            self._kept.load(state)
 
 
 def _number(scalar: mx.array) -> float:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import copy
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from swarm.learners.torch import TorchAdapter
+from swarm.learners.layout import Layout
+from swarm.learners.select import adapter_for
+from swarm.learners.torch import TorchOptimizer
 from swarm.tasks.net import Array
-from swarm.tasks.state import check
-from swarm.tensors.precision import BF16
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -28,7 +25,8 @@ def empty(model: Callable[[], M], device: torch.device) -> M:
 
 
 class TorchNet:
-    """A Net (net.py). `loss(outputs, y)` is a batch's mean; gradients longer than `max_norm` are scaled down to it."""
+    """A Net (net.py). `loss(outputs, y)` is a batch's mean; gradients longer than `max_norm` are scaled down to it. `layout`:
+    how the parameters map to the run's canonical ones, as for learners.select.adapter_for."""
 
     def __init__(
         self,
@@ -38,10 +36,12 @@ class TorchNet:
         *,
         device: torch.device,
         max_norm: float | None = None,
+        layout: Layout | str | None = None,
     ) -> None:
-        self.adapter = TorchAdapter(model)
+        self.adapter = adapter_for(model, layout)
         self.device = str(device)
-        self.optimizer = type(optimizer).__name__
+        self._state = TorchOptimizer(optimizer, model)
+        self.optimizer = self._state.name
         self._model = model
         self._optimizer = optimizer
         self._loss = loss
@@ -70,57 +70,7 @@ class TorchNet:
         return torch.from_numpy(array).to(self._device)
 
     def state(self) -> Mapping[str, Array]:
-        """'<parameter>.<entry>'; nothing before the first step."""
-        found = self._optimizer.state
-        return {f"{name}.{key}": _host(value) for name, p in self._optimized() for key, value in found.get(p, {}).items()}
+        return self._state.state()
 
     def load(self, state: Mapping[str, Array]) -> None:
-        entries = self._entries() if state else {}
-        check(state, {f"{name}.{key}": layout for name, kept in entries.items() for key, layout in kept.items()})
-        whole = self._optimizer.state_dict()  # its 'state' goes by the parameter's place in the groups
-        whole["state"] = {
-            place: {key: _owned(state[f"{name}.{key}"]) for key in entries[name]}
-            for place, (name, _) in enumerate(self._optimized())
-            if entries.get(name)
-        }
-        self._optimizer.load_state_dict(whole)
-
-    def _optimized(self) -> Iterator[tuple[str, Tensor]]:
-        """By name, in the order of the optimizer's groups."""
-        names = {parameter: name for name, parameter in self._model.named_parameters()}
-        return ((names[p], p) for group in self._optimizer.param_groups for p in group["params"])
-
-    def _entries(self) -> dict[str, dict[str, tuple[np.dtype[Any], tuple[int, ...]]]]:
-        """What the optimizer keeps of each parameter after a step, by the parameter's name: PyTorch's optimizers begin
-        empty and tell nobody. So a twin takes a step on one number for each parameter."""
-        twin = copy.copy(self._optimizer)
-        twin.state = defaultdict(dict)
-        twin.param_groups = [
-            {**group, "params": [torch.zeros((1,) * p.ndim, dtype=p.dtype, requires_grad=True) for p in group["params"]]}
-            for group in self._optimizer.param_groups
-        ]
-        stand_ins = [p for group in twin.param_groups for p in group["params"]]
-        for p in stand_ins:
-            p.grad = torch.zeros_like(p)
-        twin.step()
-        return {
-            name: {
-                key: (_host(value).dtype, tuple(real.shape) if value.shape == p.shape else tuple(value.shape))
-                for key, value in twin.state[p].items()
-            }
-            for p, (name, real) in zip(stand_ins, self._optimized(), strict=True)
-        }
-
-
-def _host(tensor: Tensor) -> Array:
-    tensor = tensor.detach().cpu().contiguous()
-    if tensor.dtype == torch.bfloat16:  # NumPy has none of its own: over the bits
-        return tensor.view(torch.int16).numpy().view(BF16)
-    return tensor.numpy()
-
-
-def _owned(array: Array) -> Tensor:
-    copied = np.array(array, order="C")
-    if copied.dtype == BF16:
-        return torch.from_numpy(copied.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(copied)
+        self._state.load(state)

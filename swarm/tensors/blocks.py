@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 BLOCK = 65_536
 """Elements: four fp32 blocks fit in 1 MiB, which is a core's L2."""
 
-MAPPED_BYTES = 33 << 20
+MAPPED_BYTES, ALIGNED = 33 << 20, 64
 
 _local = threading.local()
 
@@ -48,16 +48,16 @@ def wide_scratch() -> NDArray[np.float64]:
     return block
 
 
-def in_one_piece(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, NDArray[np.float32]]:
-    """fp32 arrays of these shapes, not filled, in one piece of memory that goes back to the system as a whole once nobody
+def in_one_piece(arrays: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> dict[str, NDArray[Any]]:
+    """Arrays of these shapes and dtypes, not filled, in one piece of memory that goes back to the system as a whole once nobody
     holds any of them. As many pieces of their own they would stay in the heap of the thread that asked for them."""
-    sizes = {name: math.prod(shape) for name, shape in shapes.items()}
+    sizes = {name: math.prod(shape) * dtype.itemsize for name, (shape, dtype) in arrays.items()}
     # The C library of Linux maps what is so large, whatever was freed before. What is not touched takes no memory.
-    piece = np.empty(max(sum(sizes.values()), MAPPED_BYTES // 4), np.float32)
+    piece = np.empty(max(sum(-(-size // ALIGNED) * ALIGNED for size in sizes.values()), MAPPED_BYTES), np.uint8)
     found, at = {}, 0
-    for name, shape in shapes.items():
-        found[name] = piece[at : at + sizes[name]].reshape(shape)
-        at += sizes[name]
+    for name, (shape, dtype) in arrays.items():
+        found[name] = piece[at : at + sizes[name]].view(dtype).reshape(shape)
+        at += -(-sizes[name] // ALIGNED) * ALIGNED
     return found
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from swarm.core.errors import NotFinite, UsageError
 from swarm.core.tensorspec import TensorSpec
-from swarm.tensors.blocks import BLOCK, flat, same_size, scratch, spans
+from swarm.tensors.blocks import BLOCK, flat, in_one_piece, same_size, scratch, spans
 from swarm.tensors.finite import EXPONENT_F32, finite_block
 from swarm.tensors.precision import BF16, F16, F32, WIRE_DTYPES, widened
 
@@ -62,16 +62,16 @@ def payload_specs(specs: Iterable[TensorSpec], dtype: str | None) -> list[tuple[
     return found
 
 
-def check_names(specs: Collection[TensorSpec], dtypes: Collection[str | None], *, masters: Collection[str] = ()) -> None:
-    """Raises UsageError if a parameter's scale, at one of `dtypes`, or its master copy in an outer payload, would have another
-    parameter's name. `masters`: names of parameters that have one."""
+def check_names(specs: Iterable[TensorSpec], dtype: str | None, *, master: bool = False) -> None:
+    """Raises UsageError if a parameter's scale (at `dtype`), or its master copy in an outer payload, would have another
+    parameter's name."""
+    suffixes = [suffix for suffix, used in ((".scale", dtype in QUANTISED), (".master", master)) if used]
     names = {spec.name for spec in specs}
-    scaled = sorted({dtype for dtype in dtypes if dtype in QUANTISED})
-    kept = [(name, ".scale", f"delta_dtype or commit_dtype {' and '.join(scaled)}") for name in names if scaled]
-    kept += [(name, ".master", "a master copy") for name in masters]
-    for name, suffix, what in sorted(kept):
-        if name + suffix in names:
-            raise UsageError(f"{what} keeps {name!r}'s beside it as {name + suffix!r}, which names a parameter")
+    for suffix in suffixes:
+        taken = sorted(name for name in names if name + suffix in names)
+        if taken:
+            what = f"delta_dtype or commit_dtype {dtype}" if suffix == ".scale" else "a master copy"
+            raise UsageError(f"{what} keeps {taken[0]!r}'s beside it as {taken[0] + suffix!r}, which names a parameter")
 
 
 def encode(
@@ -82,16 +82,19 @@ def encode(
     dtype: str | None,
     residual: NDArray[Any] | None = None,
     kept: NDArray[Any] | None = None,
+    out: Mapping[str, NDArray[Any]] | None = None,
 ) -> dict[str, NDArray[Any]]:
     """One parameter's arrays in a delta's payload: q = Q(anchor - theta + residual), by name, as `payload_specs` lists them.
 
     `kept` receives anchor - theta + residual - Q⁻¹(q), rounded to its dtype (beyond whose range it is clamped): what is still
-    to be sent once q was accepted (error feedback). It may be `residual` itself. All C-contiguous, of one shape, each F32, F16
-    or BF16; ValueError otherwise. Raises NotFinite for NaN and infinity, also such as come of rounding; `kept` is
-    worthless then.
+    to be sent once q was accepted (error feedback). It may be `residual` itself. `out`: arrays to use, by `room`.
+
+    All others are C-contiguous, of one shape, each F32, F16 or BF16; ValueError otherwise. Raises NotFinite for NaN and
+    infinity, also such as come of rounding; `kept` is worthless then.
     """
     size = same_size(anchor, theta, *(array for array in (residual, kept) if array is not None))
-    q = {name: _new(code, shape) for name, code, shape in payload_specs([spec], dtype)}
+    names = [(name, code, shape) for name, code, shape in payload_specs([spec], dtype)]
+    q = {name: _new(code, shape) if out is None else out[name] for name, code, shape in names}
     values, difference, decoder = flat(q[spec.name]), _Difference(anchor, theta, residual), Decoder(q, spec, dtype)
     left = None if kept is None else flat(kept)
     block, spare, other = scratch(3)
@@ -165,6 +168,16 @@ def is_scale(scale: float) -> bool:
 
 def _groups(size: int) -> int:
     return -(-size // GROUP)
+
+
+def room(specs: Iterable[TensorSpec], dtype: str | None) -> dict[str, NDArray[Any]]:
+    """Arrays for the delta of `specs`, not filled, in one piece of memory."""
+    shapes = {name: _array_shape(code, shape) for name, code, shape in payload_specs(specs, dtype)}
+    return in_one_piece({name: (array, WIRE_DTYPES[code]) for name, (array, code) in shapes.items()})
+
+
+def _array_shape(code: str, shape: tuple[int, ...]) -> tuple[tuple[int, ...], str]:
+    return ((shape[0] // 2,) if code == "F4" else shape), code
 
 
 def _new(code: str, shape: tuple[int, ...]) -> NDArray[Any]:

@@ -24,6 +24,7 @@ from swarm.core.tensorspec import TensorSpec
 from swarm.tensors.blocks import flat, in_one_piece, scratch, spans, wide_scratch
 from swarm.tensors.codec import Decoder
 from swarm.tensors.finite import finite_block
+from swarm.tensors.precision import F32
 
 Merge: TypeAlias = Literal["mean", "rda"]
 
@@ -108,7 +109,7 @@ class Fold:
         decoder = Decoder(tensors, spec, self._dtype)
         if name not in self._sums:
             fresh = self._specs.values() if not self._sums else [spec]
-            self._sums |= in_one_piece({spec.name: spec.shape for spec in fresh})
+            self._sums |= in_one_piece({spec.name: (spec.shape, F32) for spec in fresh})
         weight = self._weights[k]
         factors = [weight]
         measured = self._measured or name in self._rda

@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from swarm.core.records import LearnerRecord, Manifest, PayloadRef, RoundRecord, Snapshot
+from swarm.core.records import LearnerRecord, Manifest, PayloadRef, RoundRecord, Snapshot, TaskRef
 from swarm.core.specs import DiLoCo
 from swarm.core.tensorspec import TensorSpec
-from swarm.exchange import Exchange
+from swarm.exchange import Exchange, create_run
+from swarm.learners.contract import Adapter
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
 from swarm.runtime.closing import Closed, Closer
 from swarm.tensors.codec import encode as encode_delta
@@ -97,6 +98,23 @@ class Bench:
 
     def payloads(self, round: int = 0) -> set[str]:
         return {key for key in self.store.objects if key.startswith(f"{self.exchange.keys.root}/blobs/rounds/{round:010d}/")}
+
+
+async def run_of(adapter: Adapter, spec: DiLoCo) -> Bench:
+    """A run whose Θ⁰ is what `adapter` holds."""
+    schema = adapter.schema()
+    draft = Manifest(
+        run="testrun1",
+        name="test-run",
+        algorithm=spec,
+        task=TaskRef(name="none"),
+        tensors=tuple(schema),
+        schema_sha256=schema.digest,
+        init=(),
+    )
+    store = MemoryStore()
+    manifest, _ = await create_run(MemoryMailbox(store), draft, [adapter.snapshot()])
+    return Bench(store, manifest)
 
 
 def small(learner: str, scale: float = 1e-3) -> dict[str, np.ndarray]:

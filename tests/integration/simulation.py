@@ -21,7 +21,7 @@ from swarm.runtime.handoff import Handoff, Publication
 from swarm.runtime.inner import InnerLoop, params_sha256
 from swarm.runtime.local import Loaded
 from swarm.runtime.participant import Participant
-from swarm.runtime.resuming import Keeper
+from swarm.runtime.resuming import Keeper, of_task
 from swarm.tasks.contract import TaskState
 
 T = TypeVar("T")
@@ -179,7 +179,7 @@ class Learner:
         inner = self.inner = InnerLoop(
             self.adapter, exchange.manifest.algorithm, plan=exchange.plan, schedule=exchange.schedule, start=start
         )
-        self.keeper = Keeper(self.local, self, emit=self.events.append, clock=asyncio.get_running_loop().time)
+        self.keeper = Keeper(self.local, [of_task(self)], emit=self.events.append, clock=asyncio.get_running_loop().time)
         rounds = self.keeper.open(inner)
         self.keeper.resume(inner, self.handoff, await self.participant.verdicts(rounds))
         following = asyncio.create_task(self.participant.run())

@@ -17,7 +17,6 @@ from swarm.core.lines import encode
 from swarm.core.records import INIT, Checkpoint, Manifest, PayloadRef, TaskRef
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange, create_run
-from swarm.learners.numpy import NumpyAdapter
 from swarm.mailbox.faults import Fault, FaultyMailbox
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
 from swarm.tape import read_manifest
@@ -63,6 +62,36 @@ def test_of_several_that_create_one_run_exactly_one_does_and_the_others_adopt_it
                 assert array.tobytes() == model(winner)[name].tobytes()
 
     virtually(main())
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "words"),
+    [
+        ("a.weight.scale", {"delta_dtype": "F4"}, "F4 keeps 'a.weight'"),
+        ("a.weight.scale", {"commit_dtype": "F8_E4M3"}, "F8_E4M3 keeps 'a.weight'"),
+        ("b.bias.master", {"commit_dtype": "BF16"}, "master copy keeps 'b.bias'"),
+    ],
+)
+def test_a_run_whose_payloads_would_have_a_name_twice_is_not_made(name: str, changes: dict[str, str], words: str) -> None:
+    def clashing(**changes: str) -> tuple[Manifest, list[dict[str, np.ndarray]]]:
+        theta = model(1) | {name: np.zeros(2, np.float32)}
+        schema = Schema(TensorSpec(n, "F32", a.shape) for n, a in theta.items())
+        manifest, _ = draft(1)
+        manifest = msgspec.structs.replace(
+            manifest,
+            algorithm=msgspec.structs.replace(SPEC, **changes),
+            tensors=tuple(schema),
+            schema_sha256=schema.digest,
+        )
+        return manifest, [{n: theta[n] for n in names} for names in manifest.plan]
+
+    store = MemoryStore()
+    before = set(store.objects)
+    with pytest.raises(UsageError, match=words) as caught:
+        virtually(create_run(MemoryMailbox(store), *clashing(**changes)))
+    assert "\n" not in str(caught.value)
+    assert store.objects.keys() == before
+    assert virtually(create_run(MemoryMailbox(store), *clashing()))[1]
 
 
 def hashable(made: tuple[Manifest, bool]) -> tuple[bytes, bool]:
@@ -263,39 +292,6 @@ def test_a_payload_that_grows_has_the_bytes_of_one_that_is_there(order: int) -> 
         with pytest.raises(ValueError, match="announced"):
             await twin.store_growing(1, named(tensors), too_few)
         assert not [key for key in twin.mailbox.store.objects if "/0000000001/" in key]  # type: ignore[attr-defined]
-
-    virtually(main())
-
-
-# Names
-
-
-@pytest.mark.parametrize(
-    ("other", "dtypes"),
-    [("w.scale", {"delta_dtype": "F4"}), ("w.scale", {"commit_dtype": "F8_E4M3"}), ("w.master", {"commit_dtype": "F16"})],
-)
-def test_a_run_whose_payloads_would_hold_a_name_twice_is_not_made(other: str, dtypes: dict[str, Any]) -> None:
-    async def main() -> None:
-        theta = {"w": np.zeros((2, 2), np.float32), other: np.zeros(2, np.float32)}
-        schema = NumpyAdapter(theta).schema()
-        store = MemoryStore()
-        for spec, refused in ((DiLoCo(), False), (DiLoCo(**dtypes), True)):
-            made = Manifest(
-                run="testrun1",
-                name="x",
-                algorithm=spec,
-                task=TaskRef(name="none"),
-                tensors=tuple(schema),
-                schema_sha256=schema.digest,
-                init=(),
-            )
-            store.objects.clear()
-            if refused:
-                with pytest.raises(UsageError, match=other):
-                    await create_run(MemoryMailbox(store), made, [theta])
-                assert store.objects == {}
-            else:
-                assert (await create_run(MemoryMailbox(store), made, [theta]))[1]
 
     virtually(main())
 

@@ -17,6 +17,7 @@ from swarm.core.records import LearnerRecord, Manifest, TaskRef
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange, create_run
 from swarm.learners.contract import Adapter
+from swarm.learners.layout import Layout, Permute
 from swarm.learners.select import adapter_for
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
 from swarm.runtime.session import Session
@@ -65,8 +66,11 @@ class MlxNet(nn.Module):  # type: ignore[misc, name-defined]
         return self.head((x + self.attention(x, x, x, mask)).mean(1))
 
 
-def with_torch() -> tuple[Any, Callable[[int], float], Callable[[Any], Any]]:
-    """(model, one inner step on the batch of a seed, outputs)."""
+Made = tuple[Adapter, Callable[[int], float], Callable[[Any], Any]]
+
+
+def with_torch() -> Made:
+    """(adapter, one inner step on the batch of a seed, outputs)."""
     torch.manual_seed(0)
     model = TorchNet()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -79,10 +83,10 @@ def with_torch() -> tuple[Any, Callable[[int], float], Callable[[Any], Any]]:
         optimizer.step()
         return float(loss.item())
 
-    return model, step, lambda x: model(torch.from_numpy(x)).detach().numpy()
+    return adapter_for(model, "auto"), step, lambda x: model(torch.from_numpy(x)).detach().numpy()
 
 
-def with_mlx() -> tuple[Any, Callable[[int], float], Callable[[Any], Any]]:
+def with_mlx() -> Made:
     mx.random.seed(0)
     model = MlxNet()
     optimizer = optim.Adam(learning_rate=0.01)
@@ -95,10 +99,78 @@ def with_mlx() -> tuple[Any, Callable[[int], float], Callable[[Any], Any]]:
         mx.eval(model.state, optimizer.state)
         return float(loss.item())
 
-    return model, step, lambda x: np.array(model(mx.array(x)))
+    return adapter_for(model, "auto"), step, lambda x: np.array(model(mx.array(x)))
 
 
 MADE = {"torch": with_torch, "mlx": with_mlx}
+
+
+class TorchConv(torch.nn.Module):  # type: ignore[misc, name-defined]
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv1d(3, 8, 3)
+        self.fc = torch.nn.Linear(8 * 7, 2)
+
+    def forward(self, x: Any) -> Any:
+        return self.fc(torch.relu(self.conv(x)).flatten(1))
+
+
+class MlxConv(nn.Module):  # type: ignore[misc, name-defined]
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(3, 8, 3)
+        self.fc = nn.Linear(7 * 8, 2)
+
+    def __call__(self, x: Any) -> Any:
+        return self.fc(nn.relu(self.conv(x.transpose(0, 2, 1))).flatten(1))
+
+
+def made_by(net: Any) -> Made:
+    return net.adapter, lambda seed: net.train(*batch(seed)), net.predict
+
+
+def torch_task() -> Made:
+    """What a task's build gives, over a net that knows how its parameters map."""
+    from swarm.tasks.torch import TorchNet as Net
+    from swarm.tasks.torch import empty
+
+    cpu = torch.device("cpu")
+    model = empty(TorchConv, cpu)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    net = Net(model, optimizer, torch.nn.functional.cross_entropy, device=cpu, layout=Layout())
+    return made_by(net)
+
+
+def mlx_task() -> Made:
+    from swarm.tasks.mlx import MlxNet as Net
+    from swarm.tasks.mlx import untouched
+
+    cpu = mx.Device(mx.cpu)
+    layout = Layout(
+        (
+            Permute("conv.weight", axes=(0, 2, 1)),
+            Permute("fc.weight", view=(-1, 7, 8), axes=(0, 2, 1)),  # MLX flattens (length, channels)
+        )
+    )
+    optimizer = optim.Adam(0.01, bias_correction=True)
+    net = Net(
+        untouched(MlxConv, cpu),
+        optimizer,
+        lambda outputs, y: nn.losses.cross_entropy(outputs, y, reduction="mean"),
+        device=cpu,
+        layout=layout,
+    )
+    return made_by(net)
+
+
+TASKS = {"torch": torch_task, "mlx": mlx_task}
+
+
+def drawn(adapter: Adapter) -> Adapter:
+    """With the parameters that a task draws from a run's seed, by their canonical names."""
+    rng = np.random.default_rng(0)
+    adapter.apply({spec.name: rng.uniform(-0.2, 0.2, spec.shape).astype(np.float32) for spec in adapter.schema()})
+    return adapter
 
 
 def me(learner: str) -> LearnerRecord:
@@ -127,8 +199,8 @@ def new_run(store: MemoryStore, adapter: Adapter, spec: DiLoCo) -> Manifest:
 class Peer:
     """One learner in a thread of its own, with its framework's model in it."""
 
-    def __init__(self, framework: str, store: MemoryStore, manifest: Manifest) -> None:
-        self.framework, self.store, self.manifest = framework, store, manifest
+    def __init__(self, framework: str, store: MemoryStore, manifest: Manifest, made: Callable[[], Made]) -> None:
+        self.framework, self.store, self.manifest, self.made = framework, store, manifest, made
         self.events: list[Any] = []
         self.theta: dict[str, bytes] = {}
         self.outputs: Any = None
@@ -144,8 +216,7 @@ class Peer:
             self.error = error
 
     def _train(self) -> None:
-        model, step, outputs = MADE[self.framework]()
-        adapter = adapter_for(model, "auto")
+        adapter, step, outputs = self.made()
         session = Session(
             adapter,
             mailbox=MemoryMailbox(self.store),
@@ -170,11 +241,31 @@ def test_both_frameworks_train_one_convolutional_model_with_attention(creator: s
     # Three fragments: query, key and value of one packed parameter are committed in different rounds.
     spec = DiLoCo(sync_every=12, fragments=3, quorum_size=2, beat_s=0.2, lease_s=60)
     with mx.stream(mx.cpu):
-        manifest = new_run(store, adapter_for(MADE[creator]()[0], "auto"), spec)
+        manifest = new_run(store, MADE[creator]()[0], spec)
     plan = by_bytes(manifest.tensors, 3)
     homes = {k for k, names in enumerate(plan) for name in names if name.startswith("attention.") and "proj.weight" in name}
     assert len(homes) > 1
-    peers = [Peer(framework, store, manifest) for framework in MADE]
+    trained(store, manifest, MADE)
+
+
+@pytest.mark.parametrize("creator", TASKS)
+def test_a_task_declares_how_its_net_lies_in_each_framework(creator: str) -> None:
+    store = MemoryStore()
+    with mx.stream(mx.cpu):
+        manifest = new_run(store, drawn(TASKS[creator]()[0]), DiLoCo(sync_every=12, quorum_size=2, beat_s=0.2, lease_s=60))
+    assert {spec.name: spec.shape for spec in manifest.tensors} == {
+        "conv.weight": (8, 3, 3),
+        "conv.bias": (8,),
+        "fc.weight": (2, 56),
+        "fc.bias": (2,),
+    }
+    trained(store, manifest, TASKS)
+
+
+def trained(store: MemoryStore, manifest: Manifest, made: dict[str, Callable[[], Made]]) -> None:
+    """Both frameworks train the run to its end, and agree."""
+    plan = manifest.plan
+    peers = [Peer(framework, store, manifest, how) for framework, how in made.items()]
     for peer in peers:
         peer.thread.start()
     for peer in peers:

@@ -29,7 +29,7 @@ from swarm.core.errors import (
     TaskUnknown,
     UsageError,
 )
-from swarm.core.events import Created, Ended, Joined, RoundClosed, WorkerEvent
+from swarm.core.events import Created, Ended, Joined, RoundClosed, Trouble, WorkerEvent
 from swarm.core.naming import run_id_of
 from swarm.core.records import Beat, Manifest
 from swarm.core.work import WorkSet
@@ -46,6 +46,11 @@ from tests.integration.simulation import model, new_run, virtually
 
 SPEC = swarm.DiLoCo(sync_every=2, beat_s=0.05, lease_s=0.5, weight_unit="samples")
 BATCHES = [(np.zeros((4, 3), np.float32), np.zeros(4)) for _ in range(3)]
+
+
+@pytest.fixture(autouse=True)
+def own_state_folder(state_dir: Path) -> None:
+    """Of each test alone: sessions keep there what a restart goes on from."""
 
 
 def session(store: MemoryStore, params: dict[str, np.ndarray] | None = None, **options: Any) -> swarm.Session:
@@ -145,6 +150,15 @@ def test_what_does_not_fit_is_named_before_anything_is_written() -> None:
         pass
     assert [field.split()[0] for field in config.value.differing] == ["sync_every", "outer_lr", "rounds"]
     assert store.objects == before
+
+
+def test_names_that_the_runs_payloads_need_are_told_before_anything_is_written() -> None:
+    store = MemoryStore()
+    params = model(1) | {"b.bias.scale": np.zeros(2, np.float32)}
+    spec = msgspec.structs.replace(SPEC, delta_dtype="F4")
+    with pytest.raises(UsageError, match=r"keeps 'b\.bias'"), session(store, params, algorithm=spec):
+        pass
+    assert not [key for key in store.objects if key.startswith("runs/")]
 
 
 def test_a_run_that_has_ended_says_how_to_start_another() -> None:
@@ -305,15 +319,20 @@ def test_such_a_run_cannot_be_joined_by_a_worker_and_one_line_says_how() -> None
 def test_a_convolution_without_a_layout_is_warned_about_and_with_one_trains() -> None:
     torch = pytest.importorskip("torch")
 
+    events = list[WorkerEvent]()
+
     def learn(layout: str | None) -> str:
         net, store = torch.nn.Sequential(torch.nn.Conv1d(3, 8, 3)), MemoryStore()
-        mine = swarm.Session(net, algorithm=SPEC, mailbox=MemoryMailbox(store), rounds=1, layout=layout)
+        mine = swarm.Session(
+            net, algorithm=SPEC, mailbox=MemoryMailbox(store), rounds=1, layout=layout, callbacks=[events.append]
+        )
         reason = mine.run(lambda batch: 0.0, BATCHES).reason
         assert swarm.align(net, mailbox=MemoryMailbox(store), run="sequential", layout=layout) == 0
         return reason
 
     with pytest.warns(UserWarning, match="0.weight"):
         assert learn(None) == "done"
+    assert not [event for event in events if isinstance(event, Trouble)], "warned of once, by Python"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert learn("auto") == "done"

@@ -23,14 +23,21 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from swarm.core.errors import CheckpointUnsaved, UsageError
-from swarm.runtime.local import Loaded, LocalCheckpoint, Unusable, forget_old
+from swarm.runtime.local import Loaded, LocalCheckpoint, Unusable, folder_of, forget_old
 
-DIGEST = "ab" * 32
+DIGEST, MANIFEST = "ab" * 32, "cd" * 32
+GROUP = folder_of("abcd1234", MANIFEST)
 Sections = dict[str, dict[str, np.ndarray]]
 
 
 def checkpoint(base: Path, **other: Any) -> LocalCheckpoint:
-    who: dict[str, Any] = {"run": "abcd1234", "learner": "studio", "incarnation": 1, "schema_sha256": DIGEST}
+    who: dict[str, Any] = {
+        "run": "abcd1234",
+        "manifest_sha256": MANIFEST,
+        "learner": "studio",
+        "incarnation": 1,
+        "schema_sha256": DIGEST,
+    }
     return LocalCheckpoint(base, **(who | other))
 
 
@@ -326,7 +333,7 @@ def test_one_kill_after_another_never_leaves_more_than_two(tmp_path: Path, monke
         assert found in (last, attempt)
         last = found
         assert len(on_disk(local)) <= 2
-        assert os.listdir(tmp_path) == ["abcd1234"]
+        assert os.listdir(tmp_path) == [GROUP]
 
 
 def test_a_kill_while_it_is_removed_leaves_it_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -539,7 +546,7 @@ def test_runs_and_learners_do_not_see_each_others(tmp_path: Path) -> None:
 
 def test_one_that_was_copied_from_another_learner_is_refused(tmp_path: Path) -> None:
     save(checkpoint(tmp_path), 0)
-    (tmp_path / "abcd1234" / "studio").rename(tmp_path / "abcd1234" / "book")
+    (tmp_path / GROUP / "studio").rename(tmp_path / GROUP / "book")
     assert reason(checkpoint(tmp_path, learner="book")) == "it is of learner studio, not book"
 
 
@@ -619,10 +626,10 @@ def test_no_link_is_followed_out_of_the_folder(tmp_path: Path, level: str) -> No
     before = sorted(elsewhere.rglob("*"))
     if level == "run":
         base.mkdir()
-        (base / "abcd1234").symlink_to(elsewhere / "abcd1234")
+        (base / GROUP).symlink_to(elsewhere / GROUP)
     else:
-        (base / "abcd1234").mkdir(parents=True)
-        (base / "abcd1234" / "studio").symlink_to(elsewhere / "abcd1234" / "studio")
+        (base / GROUP).mkdir(parents=True)
+        (base / GROUP / "studio").symlink_to(elsewhere / GROUP / "studio")
     local = checkpoint(base)
     assert "is no folder" in reason(local)
     with pytest.raises(CheckpointUnsaved, match="is no folder"):
@@ -661,9 +668,13 @@ def test_another_users_folder_is_not_trusted(tmp_path: Path, monkeypatch: pytest
 DAY_S = 86400.0
 
 
+def of(run: str) -> str:
+    return folder_of(run, MANIFEST)
+
+
 def seen(base: Path, run: str, at_s: float, *, learner: str = "studio") -> None:
     save(checkpoint(base, run=run, learner=learner), 0)
-    for path in (base / run / learner, base / run):
+    for path in (base / of(run) / learner, base / of(run)):
         os.utime(path, (at_s, at_s))
 
 
@@ -674,12 +685,12 @@ def test_runs_unseen_for_a_month_are_forgotten(tmp_path: Path) -> None:
     seen(tmp_path, "new1", now_s - 29 * DAY_S)
     seen(tmp_path, "both", now_s - 40 * DAY_S)
     seen(tmp_path, "both", now_s - 1 * DAY_S, learner="book")
-    os.utime(tmp_path / "both", (now_s - 40 * DAY_S,) * 2)
+    os.utime(tmp_path / of("both"), (now_s - 40 * DAY_S,) * 2)
     seen(tmp_path, "next", now_s + 5 * DAY_S)  # a clock that was set back
     (tmp_path / "notes.txt").write_text("not ours")
     (tmp_path / "Some-Folder").mkdir()
-    assert forget_old(tmp_path, keep={"kept"}, now_s=now_s) == ["old1"]
-    assert sorted(os.listdir(tmp_path)) == ["Some-Folder", "both", "kept", "new1", "next", "notes.txt"]
+    assert forget_old(tmp_path, keep={of("kept")}, now_s=now_s) == [of("old1")]
+    assert sorted(os.listdir(tmp_path)) == sorted(["Some-Folder", *map(of, ("both", "kept", "new1", "next")), "notes.txt"])
     assert seed_of(checkpoint(tmp_path, run="kept").load()) == 0
 
 
@@ -693,13 +704,28 @@ def test_together_they_are_bounded_and_the_longest_unseen_go_first(tmp_path: Pat
     now_s = 1e9
     for age, run in enumerate(("run1", "run2", "run3", "run4"), start=1):
         seen(tmp_path, run, now_s - age * DAY_S)
-    one = sum(path.stat().st_size for path in (tmp_path / "run1").rglob("*") if path.is_file())
+    one = sum(path.stat().st_size for path in (tmp_path / of("run1")).rglob("*") if path.is_file())
     assert forget_old(tmp_path, keep=(), now_s=now_s, total_bytes=4 * one) == []
-    assert forget_old(tmp_path, keep={"run4"}, now_s=now_s, total_bytes=2 * one + 1) == ["run3", "run2"]
-    assert sorted(os.listdir(tmp_path)) == ["run1", "run4"]
+    assert forget_old(tmp_path, keep={of("run4")}, now_s=now_s, total_bytes=2 * one + 1) == [of("run3"), of("run2")]
+    assert sorted(os.listdir(tmp_path)) == [of("run1"), of("run4")]
 
 
 def test_there_may_be_nothing_to_forget(tmp_path: Path) -> None:
     assert forget_old(tmp_path / "absent", keep=(), now_s=0.0) == []
     (tmp_path / "file").touch()
     assert forget_old(tmp_path / "file", keep=(), now_s=0.0) == []
+
+
+# Runs of one id
+
+
+def test_another_run_of_the_same_id_finds_nothing_and_is_not_in_the_way(tmp_path: Path) -> None:
+    """One that was made anew after it was removed, or that lies in another mailbox."""
+    former = checkpoint(tmp_path, incarnation=7)
+    save(former, 0)
+    later = checkpoint(tmp_path, manifest_sha256="ef" * 32)
+    assert later.load() is None
+    save(later, 1)
+    assert (seed_of(former.load()), seed_of(later.load())) == (0, 1)
+    later.remove()
+    assert (seed_of(former.load()), later.load()) == (0, None)

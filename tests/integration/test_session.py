@@ -404,6 +404,7 @@ def checkpoint(run: Run, folder: Path) -> Callable[[LearnerRecord], LocalCheckpo
     return lambda me: LocalCheckpoint(
         folder,
         run=run.manifest.run,
+        manifest_sha256="cd" * 32,
         learner=me.learner,
         incarnation=me.incarnation,
         schema_sha256=run.manifest.schema_sha256,
@@ -464,6 +465,21 @@ def test_what_cannot_be_resumed_is_told_in_one_line_and_training_starts_from_the
         (trouble,) = [e for e in run.events if isinstance(e, Trouble)]
         assert re.search(f"nothing is resumed, and training starts from the newest commit: .*({words})", trouble.message)
         assert not any(isinstance(e, Restored) for e in run.events)
+
+
+@pytest.mark.parametrize("warns", [True, False])
+def test_what_the_adapter_warns_of_is_told_once_after_joining(warns: bool) -> None:
+    class Warning(NumpyAdapter):
+        def warnings(self, mapped: Any = None) -> tuple[str, ...]:
+            return ("conv.weight lies otherwise elsewhere", "so does fc.weight")
+
+    run = Run(rounds=2)
+    with run.session(adapter=Warning(model(1)), warns=warns) as session:
+        train(session)
+    told = [e for e in run.events if isinstance(e, Joined | Trouble)]
+    assert isinstance(told[0], Joined)
+    lines = ["conv.weight lies otherwise elsewhere", "so does fc.weight"]
+    assert [e.message for e in told if isinstance(e, Trouble)] == (lines if warns else [])
 
 
 def test_a_full_disk_is_told_once_and_training_goes_on() -> None:

@@ -15,6 +15,7 @@ import msgspec
 from swarm import api, launcher
 from swarm.core.events import Ended, Failed, RoundClosed, WorkerEvent
 from swarm.core.jobs import CreateRun
+from swarm.core.records import Role
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange
 from swarm.mailbox import init_mailbox, open_mailbox
@@ -75,9 +76,16 @@ def new_run(*, rounds: int | None, algorithm: DiLoCo, task: str = "mlp", **optio
     return api.new_run(task=task, options=options, algorithm=algorithm, rounds=rounds, seed=1, name="kill-test")
 
 
-def start(mailbox: str, run: CreateRun, learner: str, framework: str, *, create: bool = False) -> Machine:
+def start(mailbox: str, run: CreateRun, learner: str, framework: str, *, create: bool = False, role: Role = "both") -> Machine:
     order = api.learn_order(
-        mailbox, run.run, create=run if create else None, learner_id=learner, framework=framework, device="cpu", threads=1
+        mailbox,
+        run.run,
+        create=run if create else None,
+        learner_id=learner,
+        framework=framework,
+        device="cpu",
+        threads=1,
+        role=role,
     )
     return Machine(order)
 

@@ -1,15 +1,18 @@
-"""kill -9 of a learner at random moments: the other goes on, and the mailbox stays whole."""
+"""kill -9 of learners and syncers at random moments: the others go on, and the mailbox stays whole."""
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from pathlib import Path
 
 import pytest
 
+from swarm import api
+from swarm.core.events import Joined, RoundClosed
 from swarm.core.specs import DiLoCo
-from tests.process.machines import check_mailbox, closed, make_mailbox, new_run, start
+from tests.process.machines import Machine, check_mailbox, closed, make_mailbox, new_run, start
 
 pytest.importorskip("torch")
 pytest.importorskip("mlx.core")
@@ -49,6 +52,62 @@ def test_killing_a_learner_stops_nobody_at_many_moments(tmp_path: Path, state_di
     kill_one(tmp_path, seed)
 
 
+CAST = DiLoCo(
+    sync_every=20, fragments=2, in_flight=2, alignment="carry", delta_dtype="F8_E4M3", quorum_size=1, beat_s=0.2, lease_s=2.0
+)
+
+
+def kill_some(folder: Path, seed: int) -> None:
+    """One run of two learners and a syncer; one kind of them or both are killed at a random moment, and come back."""
+    rng = random.Random(seed)
+    mailbox = make_mailbox(folder)
+    run = new_run(rounds=None, algorithm=CAST)
+    kinds = {"studio": ("torch", "either"), "mbp": ("torch", "either"), "nas": ("auto", "syncer")}
+
+    def begin(name: str, *, create: bool = False) -> Machine:
+        framework, role = kinds[name]
+        return start(mailbox, run, name, framework, create=create, role=role)  # type: ignore[arg-type]
+
+    there = {"studio": begin("studio", create=True)}
+    there["studio"].until(lambda event: type(event).__name__ == "Joined")
+    there |= {name: begin(name) for name in ("mbp", "nas")}
+    for machine in there.values():
+        machine.until(closed(1))
+    victims = (["mbp"], ["nas"], ["mbp", "nas"])[seed % 3]
+    time.sleep(rng.uniform(0, 1.0))
+    for name in victims:
+        there[name].kill()
+    newest = max(event.round for event in there["studio"].look() if isinstance(event, RoundClosed))
+    there["studio"].until(closed(newest + 4))  # it goes on without them
+    again = {name: begin(name) for name in victims}
+    for name, machine in again.items():
+        joined = machine.until(lambda event: isinstance(event, Joined))
+        assert isinstance(joined, Joined)
+        assert joined.incarnation == 2, name
+        machine.until(closed(joined.round + 4))
+    asyncio.run(api.stop_run(mailbox, run.run))
+    there |= again
+    ends = set()
+    for name, machine in there.items():
+        assert machine.wait() == 0, machine.words()
+        assert machine.ended is not None
+        assert machine.ended.reason == "stopped"
+        if name != "nas":
+            ends.add(machine.ended.params_sha256)
+    assert len(ends) == 1
+    check_mailbox(mailbox, run.run)
+
+
+def test_killing_a_learner_and_the_syncer_stops_nobody(tmp_path: Path, state_dir: Path) -> None:
+    kill_some(tmp_path, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 115))
+def test_killing_learners_and_syncers_at_many_moments(tmp_path: Path, state_dir: Path, seed: int) -> None:
+    kill_some(tmp_path, seed)
+
+
 def test_a_killed_learner_comes_back_at_once_and_both_end_with_the_same_parameters(tmp_path: Path, state_dir: Path) -> None:
     mailbox = make_mailbox(tmp_path)
     run = new_run(rounds=None, algorithm=SPEC)
@@ -62,10 +121,6 @@ def test_a_killed_learner_comes_back_at_once_and_both_end_with_the_same_paramete
     assert joined.incarnation == 2  # type: ignore[union-attr]
     event = again.until(lambda e: type(e).__name__ == "RoundClosed" and "mlx" in e.participants)  # type: ignore[union-attr]
     again.until(closed(event.round + 2))  # type: ignore[union-attr]
-    import asyncio
-
-    from swarm import api
-
     asyncio.run(api.stop_run(mailbox, run.run))
     assert torch.wait() == 0, torch.words()
     assert again.wait() == 0, again.words()

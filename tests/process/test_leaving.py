@@ -150,3 +150,16 @@ def test_whoever_reads_the_events_may_stop_reading(swarm: Terminal) -> None:
     assert command.wait() == 0, str(command)
     eventually(lambda: not swarm.workers(), "the worker ends")
     assert not [line for line in command.err if "Error" in line]
+
+
+def test_a_worker_whose_learner_is_dropped_ends_and_says_who_asked(swarm: Terminal) -> None:
+    command = swarm.start(*START, "--learner-id", "studio")
+    run = run_of(command)
+    command.until("round 0 closed")
+    swarm.run("drop", run, "studio")
+    assert command.wait() == 1, str(command)
+    said = "learner 'studio' was dropped from the run, asked for on "
+    assert any(said in line for line in command.err)
+    [job] = swarm.objects("jobs")
+    assert job["state"] == "dropped"
+    assert str(job["message"]).startswith(said)

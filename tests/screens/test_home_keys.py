@@ -13,6 +13,7 @@ from tui.screens.dialogs import Choice, Page
 from tui.screens.home import HomeScreen
 from tui.screens.run import RunScreen
 from tui.transitions import Note
+from tui.view_home import job_detail
 from tui.widgets.table import Table
 from tui.widgets.toned import Words
 
@@ -259,6 +260,17 @@ async def test_the_page_of_facts(fixed: SimpleNamespace, busy: Any) -> None:
             assert fact in app.screen.text
         await pilot.press("c")
         assert app.clipboard == app.screen.text
+
+
+async def test_a_job_that_was_dropped_says_by_whom(fixed: SimpleNamespace) -> None:
+    said = "learner 'studio' was dropped from the run, asked for on mbp"
+    dropped = fixed.job(state="dropped", message=said)
+    app = fixed.app_over(fixed.home_shown(fixed.home(fixed.run_state(), jobs=(dropped,))))
+    async with app.run_test(size=SIZE):
+        (row,) = app.screen.query_one("#jobs", Table).rows
+        assert [cell.text for cell in row.cells if cell.text in ("○ dropped", said)] == ["○ dropped", said]
+        assert not row.quiet
+        assert next(job_detail(dropped))[0][0] == "○ charlm-brave-otter was dropped: "
 
 
 async def test_hostile_names_stay_text(fixed: SimpleNamespace) -> None:

@@ -56,6 +56,11 @@ async def test_enter_joins_a_run_that_is_not_trained_here(fixed: SimpleNamespace
         await pilot.pause()
         assert "the worker on this machine failed: no data here" in banner(app)
         assert "log.txt" in banner(app)
+        gone = fixed.job(state="dropped", message="learner 'studio' was dropped from the run, asked for on mbp")
+        app.feed.tell(fixed.run_shown(fixed.run_state(), job=gone))
+        await pilot.pause()
+        assert "this machine trains no more: learner 'studio' was dropped from the run, asked for on mbp" in banner(app)
+        assert "failed" not in banner(app)
 
 
 @pytest.mark.parametrize("end", ["done", "stopped"])

@@ -77,6 +77,10 @@ def test_jobs_and_mailboxes(fixed: SimpleNamespace) -> None:
     failed = fixed.home(jobs=(fixed.job(state="failed", message="no\x1b[2J data\nhere"),))
     assert [n.text for n in home_notes(starting, running)] == ["this machine trains charlm-brave-otter as studio"]
     assert [n.text for n in home_notes(running, failed)] == ["the worker of charlm-brave-otter failed: no data here"]
+    dropped = fixed.home(jobs=(fixed.job(state="dropped", message="learner 'studio' was dropped, asked for on mbp"),))
+    assert [(n.text, n.severity) for n in home_notes(running, dropped)] == [
+        ("charlm-brave-otter: learner 'studio' was dropped, asked for on mbp", "warning")
+    ]
     gone = fixed.home(problem="no mailbox there")
     assert [n.text for n in mailbox_notes(fixed.home(), gone)] == ["/mnt/share/swarm: no mailbox there"]
     assert [n.text for n in mailbox_notes(gone, fixed.home())] == ["/mnt/share/swarm is back"]

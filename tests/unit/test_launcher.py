@@ -72,6 +72,7 @@ def test_a_job_starts_runs_and_ends(state_dir: Path) -> None:
         ([Ended(reason="done", rounds=1)], "", "done", ""),
         ([JOINED, Failed(error="E", message="no disk")], "noise\n", "failed", "no disk"),
         ([JOINED, Failed(error="KeyboardInterrupt", message="interrupted", exit_code=130)], "", "left", ""),
+        ([JOINED, Failed(error="Dropped", message="learner 'vm' was dropped")], "", "dropped", "learner 'vm' was dropped"),
         ([JOINED], "line 1\nline 2\n\n", "failed", "line 2"),
         ([], "", "failed", "the process was ended from outside"),
     ],

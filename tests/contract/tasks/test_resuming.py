@@ -249,3 +249,74 @@ def test_a_state_outlives_another_batch_size(task: str, framework: str) -> None:
     other = build(task, framework, batch_size="2")
     other.load(state)
     assert other.step().samples == 2
+
+
+def test_the_optimizer_of_a_program_is_asked_without_a_step_of_its_own() -> None:
+    """A scheduler puts a function of its own in the place of `step`, hooks may do anything, and a parameter may never have
+    had a gradient."""
+    torch = pytest.importorskip("torch")
+    from swarm.learners.torch import TorchOptimizer
+
+    def made() -> tuple[Any, Any, list[str]]:
+        model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        hooked: list[str] = []
+        optimizer.register_step_pre_hook(lambda *_: hooked.append("step"))
+        torch.optim.lr_scheduler.StepLR(optimizer, 10)
+        return model, optimizer, hooked
+
+    def step(model: Any, optimizer: Any) -> None:
+        optimizer.zero_grad()
+        model[1](torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+
+    model, optimizer, _ = made()
+    step(model, optimizer)
+    saved = {name: np.array(array) for name, array in TorchOptimizer(optimizer, model).state().items()}
+    assert {name.rpartition(".")[0] for name in saved} == {"1.weight", "1.bias"}
+    again, other, hooked = made()
+    step(again, other)  # gradients are there
+    before = {name: array.detach().clone() for name, array in again.named_parameters()}
+    state = TorchOptimizer(other, again)
+    state.check()
+    state.load(saved)
+    assert hooked == ["step"]
+    assert all(torch.equal(before[name], array) for name, array in again.named_parameters())
+    assert {name: array.tobytes() for name, array in state.state().items()} == {n: a.tobytes() for n, a in saved.items()}
+
+
+def test_numbers_that_an_optimizer_keeps_stay_numbers() -> None:
+    torch = pytest.importorskip("torch")
+    from swarm.learners.torch import TorchOptimizer
+
+    class Counting(torch.optim.Optimizer):  # type: ignore[misc, name-defined]
+        def __init__(self, parameters: Any) -> None:
+            super().__init__(parameters, {})
+            self.rate = 0.5
+
+        def step(self, closure: Any = None) -> None:
+            for p in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
+                self.state[p]["steps"] = self.state[p].get("steps", 0) + 1
+                self.state[p]["rate"] = self.rate
+
+    model = torch.nn.Linear(3, 2)
+    optimizer = Counting(model.parameters())
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    saved = {name: np.array(array) for name, array in TorchOptimizer(optimizer, model).state().items()}
+    other = Counting(model.parameters())
+    TorchOptimizer(other, model).check()
+    TorchOptimizer(other, model).load(saved)
+    assert other.state[model.weight] == {"steps": 1, "rate": 0.5}
+    assert isinstance(other.state[model.weight]["steps"], int)
+
+
+def test_an_optimizer_that_cannot_be_kept_is_told_in_one_line() -> None:
+    torch = pytest.importorskip("torch")
+    from swarm.learners.torch import TorchOptimizer
+
+    model = torch.nn.Linear(3, 2)
+    with pytest.raises(UsageError, match="state of the optimizer LBFGS cannot be kept"):
+        TorchOptimizer(torch.optim.LBFGS(model.parameters()), model).check()
+    with pytest.raises(UsageError, match="none of the model's"):
+        TorchOptimizer(torch.optim.SGD(torch.nn.Linear(3, 2).parameters()), model).check()

@@ -1,0 +1,72 @@
+"""What a worker does before it trains, with a task of the test's own."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from swarm import worker
+from swarm.core.errors import DataMissing, UsageError
+from swarm.core.events import WorkerEvent
+from swarm.core.jobs import CreateRun, Learn
+from swarm.core.records import DataRef
+from swarm.core.specs import DiLoCo
+from swarm.host.identity import identity
+from swarm.learners.numpy import NumpyAdapter
+from swarm.mailbox.memory import MemoryMailbox, MemoryStore
+from swarm.tape import run_ids
+from swarm.tasks import registry
+
+
+class Task:
+    """One parameter of it has the name that another one's scale would have."""
+
+    name, frameworks = "own", ("torch",)
+
+    def data(self, path: Path | None) -> list[DataRef]:
+        if path is None:
+            raise DataMissing("pass it")
+        data = path.read_bytes()
+        return [DataRef(name=path.name, sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data))]
+
+    def build(self, **how: Any) -> Any:
+        return SimpleNamespace(adapter=NumpyAdapter({"norm": np.zeros(3, np.float32), "norm.scale": np.ones(3, np.float32)}))
+
+
+@pytest.mark.parametrize("delta_dtype", ["F4", None])
+def test_names_that_the_runs_payloads_need_are_told_before_a_file_is_attached(
+    tmp_path: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch, delta_dtype: Any
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setattr(registry, "get", lambda name: Task())
+    data, store = tmp_path / "data.txt", MemoryStore()
+    data.write_text("some text, which is attached by default\n" * 50)
+    create = CreateRun(
+        run="aaaa1111", name="own", task="own", options={}, algorithm=DiLoCo(delta_dtype=delta_dtype), rounds=1, seed=0
+    )
+    order = Learn(
+        mailbox="memory",
+        run=create.run,
+        create=create,
+        learner="a",
+        may_rename=False,
+        framework="torch",
+        device="cpu",
+        data=str(data),
+    )
+    told: list[WorkerEvent] = []
+    before = set(store.objects)
+    if delta_dtype is None:
+        manifest, _ = worker._create(order, create, identity(), MemoryMailbox(store), told.append)  # type: ignore[arg-type]
+        assert [ref.size_bytes for ref in manifest.files] == [data.stat().st_size]
+        assert asyncio.run(run_ids(MemoryMailbox(store))) == ["aaaa1111"]
+        return
+    with pytest.raises(UsageError, match=r"F4 keeps 'norm'"):
+        worker._create(order, create, identity(), MemoryMailbox(store), told.append)  # type: ignore[arg-type]
+    assert store.objects.keys() == before
