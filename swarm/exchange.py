@@ -17,7 +17,8 @@ import numpy as np
 
 from swarm.core import keys
 from swarm.core.errors import HeaderError, PayloadCorrupt, PayloadMissing, SchemaMismatch
-from swarm.core.records import INIT, Checkpoint, Manifest, PayloadRef, RoundRecord, Snapshot, encode
+from swarm.core.lines import encode
+from swarm.core.records import INIT, Checkpoint, Manifest, PayloadRef, RoundRecord, Snapshot
 from swarm.host.memory import LARGE_BYTES, give_back
 from swarm.mailbox.contract import PART_BYTES, Buffer, Mailbox
 from swarm.tape import Tape, derived_nonce, read_manifest
@@ -46,11 +47,9 @@ async def inline(work: Callable[[], Any]) -> Any:
 def check_payloads(manifest: Manifest) -> None:
     """Raises UsageError if what deltas, updates or outer payloads of such a run hold beside a parameter (a scale, a master
     copy) would have another parameter's name."""
-    spec, specs = manifest.algorithm, manifest.tensors
-    for dtype in (spec.delta_dtype, spec.commit_dtype):
-        check_names(specs, dtype)
-    how = OuterStep(lr=0, beta=0, master_dtype=spec.master_dtype, commit_dtype=spec.commit_dtype)
-    check_names(specs, None, master=any(how.master_code(tensor) is not None for tensor in specs))
+    algorithm, how = manifest.algorithm, OuterStep.of(manifest.algorithm)
+    masters = [spec.name for spec in manifest.tensors if how.master_code(spec) is not None]
+    check_names(manifest.tensors, [algorithm.delta_dtype, algorithm.commit_dtype], masters=masters)
 
 
 async def create_run(
@@ -263,13 +262,13 @@ class Exchange(Tape):
 
     # Keeping
 
-    async def keep_checkpoint(self, round: int, theta: Mapping[int, Tensors]) -> None:
-        """Keep the parameters after `round`, of every fragment, beside those that training needs; of older ones all but the
-        newest `checkpoints_kept` go. Harmless to repeat."""
+    async def keep_checkpoint(self, round: int, theta: Callable[[int], Awaitable[Tensors]]) -> None:
+        """Keep the parameters after `round` beside those that training needs; of older ones all but the newest
+        `checkpoints_kept` go. `theta` gives those of a fragment. Harmless to repeat. What `theta` raises gets out."""
         refs = []
         for fragment in range(len(self.plan)):
             place = functools.partial(self.keys.checkpoint_blob, round, fragment)
-            refs.append(await self._put(Packed(theta[fragment]), place, round))
+            refs.append(await self._put(Packed(await theta(fragment)), place, round))
         record = Checkpoint(round=round, theta=tuple(refs))
         await self.mailbox.create(self.keys.checkpoint(round), encode(record, nonce=derived_nonce(record)))
         found = await self.checkpoints()

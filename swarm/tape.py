@@ -17,6 +17,7 @@ from swarm.core import keys
 from swarm.core.errors import FormatMismatch, MailboxCorrupt, MailboxMoved, RecordError, RunNotFound
 from swarm.core.fragments import Schedule
 from swarm.core.lease import BeatId
+from swarm.core.lines import body_sha256, decode, encode
 from swarm.core.records import (
     FORMAT,
     INIT,
@@ -29,9 +30,6 @@ from swarm.core.records import (
     Manifest,
     RoundRecord,
     Snapshot,
-    body_sha256,
-    decode,
-    encode,
 )
 from swarm.mailbox.contract import Mailbox
 

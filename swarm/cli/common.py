@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any, TypeVar, get_args
+from typing import Any, TypedDict, TypeVar, cast, get_args
 
 import click
 
@@ -21,8 +22,26 @@ mailbox_option = click.option("--mailbox", metavar="DIR", help="The mailbox; els
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line on stdout.")
 
 
+class LearnerChoice(TypedDict):
+    """What a person says of the learner that a worker is to be: arguments of `api.learn_order`."""
+
+    learner_id: str | None
+    framework: str
+    device: str
+    data: str | None
+    role: Role
+    threads: int | None
+
+
 def learner_options(command: F) -> F:
-    """Options of everything that starts a worker."""
+    """Options of everything that starts a worker, which `command` gets as one `learner`."""
+
+    @functools.wraps(command)
+    def gathered(**given: Any) -> Any:
+        learner = {name: given.pop(name) for name in LearnerChoice.__annotations__}
+        return command(learner=learner, **given)
+
+    decorated: Any = gathered
     for option in reversed(
         [
             click.option("--learner-id", metavar="ID", help="Name of this learner in the run; by default the host's name."),
@@ -48,8 +67,8 @@ def learner_options(command: F) -> F:
             click.option("--threads", type=click.IntRange(1), help="CPU threads of the framework; by default as it likes."),
         ]
     ):
-        command = option(command)
-    return command
+        decorated = option(decorated)
+    return cast(F, decorated)
 
 
 def where(mailbox: str | None) -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import click
 
 from swarm import api
-from swarm.cli.common import json_option, learner_options, mailbox_option, remember, say, wait_for, where
+from swarm.cli.common import LearnerChoice, json_option, learner_options, mailbox_option, remember, say, wait_for, where
 from swarm.core.errors import NothingToJoin
-from swarm.core.records import Role
 from swarm.core.sentences import amount, plain
 
 
@@ -20,12 +19,7 @@ from swarm.core.sentences import amount, plain
 def join(
     run: str | None,
     detach: bool,
-    learner_id: str | None,
-    framework: str,
-    device: str,
-    data: str | None,
-    role: Role,
-    threads: int | None,
+    learner: LearnerChoice,
     mailbox: str | None,
     as_json: bool,
 ) -> int:
@@ -35,19 +29,14 @@ def join(
     location = where(mailbox)
     manifest = wait_for(_chosen(location, run))
     remember(location)
-    if data is None:
+    if learner["data"] is None:
         for file in manifest.files:
             say(f"{plain(manifest.name)} brings {plain(file.name)} along, {amount(file.size_bytes)}")
     order = api.learn_order(
         location,
         manifest.run,
         run_name=manifest.name,
-        learner_id=learner_id,
-        framework=framework,
-        device=device,
-        data=data,
-        role=role,
-        threads=threads,
+        **learner,
     )
     if detach:
         return narrate.detach(order, name=manifest.name, as_json=as_json)

@@ -8,9 +8,8 @@ from typing import Any, TypeVar
 import click
 
 from swarm import api
-from swarm.cli.common import json_option, learner_options, mailbox_option, remember, wait_for, where
+from swarm.cli.common import LearnerChoice, json_option, learner_options, mailbox_option, remember, wait_for, where
 from swarm.core.errors import UsageError
-from swarm.core.records import Role
 from swarm.core.specs import DiLoCo, options
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -93,12 +92,7 @@ def diloco(
     attach: bool | None,
     no_join: bool,
     detach: bool,
-    learner_id: str | None,
-    framework: str,
-    device: str,
-    data: str | None,
-    role: Role,
-    threads: int | None,
+    learner: LearnerChoice,
     mailbox: str | None,
     as_json: bool,
     **fields: Any,
@@ -111,7 +105,7 @@ def diloco(
         algorithm = DiLoCo(**given)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    if attach and data is None:
+    if attach and learner["data"] is None:
         raise UsageError("--attach needs a file: pass it with --data FILE")
     location = where(mailbox)
     create = api.new_run(
@@ -133,12 +127,7 @@ def diloco(
         create.run,
         create=create,
         join=not no_join,
-        learner_id=learner_id,
-        framework=framework,
-        device=device,
-        data=data,
-        role=role,
-        threads=threads,
+        **learner,
     )
     if detach and not no_join:
         return narrate.detach(order, name=create.name, as_json=as_json)

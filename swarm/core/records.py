@@ -1,20 +1,17 @@
-"""Every JSON record of the mailbox, and the two lines in which it is written (FORMAT.md, "Records").
+"""Every JSON record of the mailbox (FORMAT.md, "Records"); core/lines.py writes and reads them.
 
-Line 1 is the body, line 2 the envelope: a nonce, the SHA-256 of line 1, and the place of a signature. Unknown fields are
-ignored, so that a later version may add some. Values are checked whenever a record is made, decoded ones included: whoever
-holds a record can calculate with it, and build keys from it.
+Unknown fields are ignored, so that a later version may add some. Values are checked whenever a record is made, decoded ones
+included: whoever holds a record can calculate with it, and build keys from it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import math
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 import msgspec
 
-from swarm.core.errors import FormatMismatch, RecordError
 from swarm.core.fragments import plan
 from swarm.core.ids import WINDOWS_DEVICES, is_learner_id, is_run_id
 from swarm.core.keys import is_sha256
@@ -22,7 +19,6 @@ from swarm.core.specs import MAX_REAL, DiLoCo
 from swarm.core.tensorspec import TensorSpec
 
 FORMAT = 1
-MAX_RECORD_BYTES = 64 << 20  # a schema of a hundred thousand tensors fits; nothing larger is read
 INIT = -1  # the round of Θ⁰ in a PayloadRef
 MAX_ROUND = 10**10 - 1  # what ten digits of a key can say
 MAX_COUNT = 2**53 - 1  # of anything else: every JSON reader keeps it exact, and tokens²/steps is finite
@@ -38,8 +34,6 @@ RejectReason = Literal[
 Role = Literal["both", "learner", "syncer", "either"]
 """What an incarnation does: train and close rounds; train; close; train, and close while no syncer is live."""
 LearnerPhase = Literal["join", "train", "upload", "wait", "merge", "pull", "evaluate", "paused", "left"]
-
-T = TypeVar("T", bound=msgspec.Struct)
 
 
 def _check(
@@ -83,12 +77,6 @@ def _check_name(field: str, name: str, *, path: bool = False) -> None:
         raise ValueError(f"{field} must be 1 to 200 printable characters, got {name!r:.100}")
     if path and (name.startswith(".") or set(name) & set("/\\:")):
         raise ValueError(f"{field} must be a file's name, got {name!r:.100}")
-
-
-class Envelope(msgspec.Struct, frozen=True):
-    nonce: str
-    sha256: str  # of line 1
-    signature: str | None = None  # reserved: HMAC over run id, key and body in a signed swarm
 
 
 class Marker(msgspec.Struct, frozen=True, kw_only=True):
@@ -397,61 +385,3 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
         _check(self, ids=("learner",) if self.learner or self.action == "drop" else (), counts=("incarnation",))
         if self.rounds is not None and not 1 <= self.rounds <= MAX_ROUND:
             raise ValueError(f"rounds must be 1 to {MAX_ROUND}, got {self.rounds}")
-
-
-def encode(body: msgspec.Struct, *, nonce: str) -> bytes:
-    """The two lines. A loss that is not finite becomes null, since JSON has no word for it."""
-    line = msgspec.json.encode(body)
-    envelope = Envelope(nonce=nonce, sha256=hashlib.sha256(line).hexdigest())
-    return b"%b\n%b\n" % (line, msgspec.json.encode(envelope))
-
-
-def decode(data: bytes, type: type[T], *, where: str = "record") -> T:
-    """The body. Raises RecordError if the lines, the hash or a field is wrong; FormatMismatch if the body says that it is of
-    another format, and cannot be read in this one."""
-    if len(data) > MAX_RECORD_BYTES:
-        raise RecordError(f"{where}: {len(data)} bytes, more than {MAX_RECORD_BYTES}")
-    lines = data.split(b"\n", 3)
-    if len(lines) != 3 or lines[2]:
-        raise RecordError(f"{where}: not two lines")
-    envelope = _json(lines[1], Envelope, where)
-    if hashlib.sha256(lines[0]).hexdigest() != envelope.sha256:
-        raise RecordError(f"{where}: the body's SHA-256 is not the envelope's")
-    try:
-        return _json(lines[0], type, where)
-    except RecordError:
-        theirs = _format_of(lines[0]) if "format" in type.__struct_fields__ else FORMAT
-        if theirs != FORMAT:
-            raise FormatMismatch(theirs=theirs, ours=FORMAT, where=where) from None
-        raise
-
-
-def _json(line: bytes, type: type[T], where: str) -> T:
-    try:
-        return msgspec.json.decode(line, type=type)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise RecordError(f"{where}: {error}") from error
-
-
-class _Format(msgspec.Struct):
-    """All that is read of a body in a format that this version does not know."""
-
-    format: int = FORMAT
-
-
-def _format_of(line: bytes) -> int:
-    try:
-        return _json(line, _Format, "").format
-    except RecordError:
-        return FORMAT
-
-
-def body_sha256(data: bytes) -> str:
-    """SHA-256 of a record's first line: what the next round's `parent` names."""
-    return hashlib.sha256(data.split(b"\n", 1)[0]).hexdigest()
-
-
-def as_json(record: msgspec.Struct) -> dict[str, Any]:
-    """A record as plain dicts and lists, as a JSON reader sees it."""
-    built: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(record))
-    return built

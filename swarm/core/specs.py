@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 import typing
 from collections.abc import Iterable, Iterator
@@ -123,9 +124,9 @@ class DiLoCo(msgspec.Struct, frozen=True, tag="diloco", tag_field="method"):
 
 def options(spec: type[msgspec.Struct]) -> Iterator[Option]:
     """The fields of a spec class, in order."""
-    hints = typing.get_type_hints(spec, include_extras=True)
+    allowed = _allowed(spec)
     for field in msgspec.structs.fields(spec):
-        kinds, metas = _unwrap(hints[field.name])
+        kinds, metas = allowed[field.name]
         choices = _choices(kinds)
         lows = [m.ge if m.ge is not None else m.gt for m in metas if m.ge is not None or m.gt is not None]
         yield Option(
@@ -148,9 +149,8 @@ def differences(here: msgspec.Struct, there: msgspec.Struct) -> list[str]:
 
 def check_ranges(spec: msgspec.Struct) -> None:
     """Enforce each field's type, choices and Meta range, which msgspec itself does on decoding only. Raises ValueError."""
-    for name, hint in typing.get_type_hints(type(spec), include_extras=True).items():
+    for name, (kinds, metas) in _allowed(type(spec)).items():
         value = getattr(spec, name)
-        kinds, metas = _unwrap(hint)
         if value is None and type(None) in kinds:
             continue
         choices = _choices(kinds)
@@ -174,6 +174,12 @@ def check_ranges(spec: msgspec.Struct) -> None:
             ):
                 if not ok:
                     raise ValueError(f"{name} must be {sign} {limit:g}, got {value!r:.100}")
+
+
+@functools.cache  # to evaluate the annotations takes milliseconds, and a list of runs makes as many specs
+def _allowed(spec: type[msgspec.Struct]) -> dict[str, tuple[tuple[Any, ...], tuple[Meta, ...]]]:
+    """By field, as `_unwrap` tells them apart."""
+    return {name: _unwrap(hint) for name, hint in typing.get_type_hints(spec, include_extras=True).items()}
 
 
 def _unwrap(hint: Any) -> tuple[tuple[Any, ...], tuple[Meta, ...]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from swarm.core.errors import BarrierBroken, UsageError
 from swarm.core.keys import parse_arrival
-from swarm.core.records import encode
+from swarm.core.lines import encode
 from swarm.core.work import Holder
 from swarm.library.member import Joined, Member, Peers
 from swarm.library.place import check_name

@@ -13,7 +13,8 @@ from swarm.core.errors import MailboxCorrupt, RecordError, RunConfigMismatch, Su
 from swarm.core.events import WorkerEvent
 from swarm.core.keys import RunKeys, parse_work_claim, work_claim, work_claims, work_done, work_set
 from swarm.core.lease import BeatId, leases
-from swarm.core.records import Beat, Manifest, decode, encode
+from swarm.core.lines import decode, encode
+from swarm.core.records import Beat, Manifest
 from swarm.core.work import NOBODY, Holder, WorkSet
 from swarm.mailbox.contract import Mailbox
 from swarm.runtime.patience import Patience

@@ -15,7 +15,7 @@ from typing import Protocol, TypeAlias
 
 from swarm.core.errors import InvalidKey
 from swarm.core.keys import MARKER, RECORD, check_key
-from swarm.core.records import MAX_RECORD_BYTES
+from swarm.core.lines import MAX_RECORD_BYTES
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Source: TypeAlias = Iterable[Buffer] | AsyncIterable[Buffer]

@@ -16,7 +16,8 @@ from typing import TypeVar
 
 from swarm.core.errors import FormatMismatch, MailboxAway, MailboxCorrupt, MailboxMoved, RecordError
 from swarm.core.keys import MARKER, is_key
-from swarm.core.records import FORMAT, Marker, decode
+from swarm.core.lines import decode
+from swarm.core.records import FORMAT, Marker
 from swarm.mailbox import disk
 from swarm.mailbox.contract import MAX_READ_BYTES
 from swarm.mailbox.errnos import ABSENT, AGAIN, foreign

@@ -62,7 +62,8 @@ class Committed:
             return
 
     async def of(self, record: RoundRecord) -> Tensors | None:
-        """The parameters of a round that was committed; None if they are not held here."""
+        """The parameters of a round that was committed; None if they are not held here. Made from its update if it has one
+        and what that starts from is held."""
         if not self.holds:
             return None
         held = self.theta.get(record.fragment)
@@ -77,10 +78,10 @@ class Committed:
         if theta is not None and self.holds:
             self.theta[record.fragment] = record.theta.sha256, theta
 
-    async def parameters(self, fragment: int) -> Tensors:
-        """The newest of a fragment, fetched if they are not held."""
-        held, ref = self.theta.get(fragment), self.ref(fragment)
-        if held is not None:
+    async def parameters(self, fragment: int, ref: PayloadRef | None = None) -> Tensors:
+        """Those of a fragment that `ref` refers to, by default its newest; fetched if they are not held."""
+        ref, held = ref or self.ref(fragment), self.theta.get(fragment)
+        if held is not None and held[0] == ref.sha256:
             return held[1]
         with self.pulling(ref):
             return await self.exchange.fetch(fragment, ref)

@@ -64,12 +64,11 @@ class InnerLoop:
     def count(self, *, tokens: int, loss: float | None, seconds_s: float) -> None:
         """One inner step was made. `tokens`: in the run's weight_unit."""
         self.step += 1
-        known = loss is not None
         done = Work(
             tokens=tokens,
             steps=1,
             loss_sum=loss * tokens if loss is not None else 0.0,
-            loss_tokens=tokens if known else 0,
+            loss_tokens=tokens if loss is not None else 0,
             seconds_s=seconds_s,
         )
         for part in self.parts:

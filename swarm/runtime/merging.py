@@ -60,13 +60,7 @@ class Merger:
         self.fragment = exchange.schedule.fragment(round)
         self.specs = [exchange.schema[name] for name in exchange.plan[self.fragment]]
         self.rejected: list[Rejected] = []
-        self._how = OuterStep(
-            lr=self.spec.outer_lr,
-            beta=self.spec.outer_momentum,
-            momentum_dtype=self.spec.momentum_dtype,
-            master_dtype=self.spec.master_dtype,
-            commit_dtype=self.spec.commit_dtype,
-        )
+        self._how = OuterStep.of(self.spec)
 
     async def merge(self, accepted: Sequence[Snapshot]) -> Merged | None:
         """The new parameters, momenta and update, written; None if nothing counts. `accepted`, sorted by unit. What turns out

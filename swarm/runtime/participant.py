@@ -14,16 +14,17 @@ from typing import Any
 from swarm.core import rounds
 from swarm.core.controls import Effect, effect
 from swarm.core.errors import WAITED_OUT, Dropped, MailboxCorrupt, PayloadCorrupt, PayloadMissing, RunEnded, Superseded
-from swarm.core.events import Evaluated as EvaluatedEvent
-from swarm.core.events import Joined, Paused, Published, Resumed, RoundClosed, Trouble, Waiting, WorkerEvent
-from swarm.core.records import Beat, Claim, Control, LearnerRecord, PayloadRef, RoundRecord, Snapshot
+from swarm.core.events import Joined, Paused, Resumed, RoundClosed, Trouble, Waiting, WorkerEvent
+from swarm.core.records import Beat, Claim, Control, LearnerRecord, PayloadRef, RoundRecord
 from swarm.core.state import train_loss
 from swarm.exchange import Exchange
 from swarm.runtime.closing import Closer
 from swarm.runtime.committed import Committed
-from swarm.runtime.handoff import Aligned, Handoff, Publication, Tensors, Verdict, verdict
+from swarm.runtime.handoff import Aligned, Handoff, Tensors, Verdict, verdict
 from swarm.runtime.membership import Pulse, take
 from swarm.runtime.patience import BACKOFF_S, Patience, jittered
+from swarm.runtime.reports import Reports
+from swarm.runtime.upkeep import Upkeep
 from swarm.runtime.watch import Watch
 from swarm.tensors.schema import Schema, check_equal
 
@@ -54,6 +55,8 @@ class Participant:
         self._trains = me.role != "syncer"
         self._committed = Committed(exchange, holds=self._trains, pulling=self._pulling)
         self._watch = Watch(exchange)
+        self._upkeep = Upkeep(exchange, self._committed, self._watch, emit=emit)
+        self._reports = Reports(exchange, handoff, emit=emit)
         # Well within the lease for which the others wait for one that comes back.
         self._patience = Patience(exchange.mailbox, emit, longest_s=min(BACKOFF_S[1], spec.lease_s / 4))
         self._controls: list[Control] = []
@@ -126,8 +129,10 @@ class Participant:
         await self._committed.look()
 
     async def leave(self) -> None:
-        """Finish a snapshot that was begun, unless the run has ended; write what was evaluated; release the lease."""
-        words = [self._write_evals] if self._end_reason() is not None else [self._publish, self._write_evals]
+        """Finish a snapshot that was begun, or if the run has ended what its last round asks for; write what was evaluated;
+        release the lease."""
+        evals = self._reports.write_evals
+        words = [self._publish, evals] if self._end_reason() is None else [evals, self._upkeep.settle]
         try:
             if self._pulse is not None:
                 for word in words:
@@ -176,7 +181,8 @@ class Participant:
     async def poll(self) -> str | None:
         """One turn; returns why the run is over for this learner, or None."""
         await self._publish()
-        await self._write_evals()
+        await self._reports.write_evals()
+        await self._upkeep.settle()
         await self._follow(await self.exchange.rounds_after(self.newest))
         self._controls = await self.exchange.controls(self._controls)
         self._heed()
@@ -222,50 +228,12 @@ class Participant:
         while (publication := self.handoff.outgoing()) is not None:
             if publication.round > self.newest:  # else the round closed without it
                 with self._doing("upload"):
-                    snapshot = await self.exchange.publish(self._snapshot(publication), publication.delta)
-                self.emit(Published(round=publication.round, size_bytes=snapshot.payload.size_bytes))
+                    await self._reports.publish(self.me, publication)
             self.handoff.published(publication)
-
-    def _snapshot(self, publication: Publication) -> Snapshot:
-        return Snapshot(
-            round=publication.round,
-            fragment=publication.fragment,
-            learner=self.me.learner,
-            incarnation=self.me.incarnation,
-            unit=self.me.learner,
-            base_sha256=publication.base_sha256,
-            schema_sha256=self.exchange.schema.digest,
-            dtype=self.exchange.manifest.algorithm.delta_dtype,
-            payload=PayloadRef(round=publication.round, sha256="0" * 64, size_bytes=0),  # known once it is written
-            tokens=publication.tokens,
-            steps=publication.steps,
-            train_loss=publication.train_loss,
-            seconds_s=publication.seconds_s,
-            finite=not publication.flaw,
-        )
 
     async def verdicts(self, rounds: Iterable[int]) -> dict[int, Verdict]:
         """What the records of committed rounds say of this learner's snapshots. Waits for a share that is away."""
-        return await self._patience.through(functools.partial(self._verdicts, tuple(rounds)))
-
-    async def _verdicts(self, rounds: Iterable[int]) -> dict[int, Verdict]:
-        found = {}
-        for round in rounds:
-            record = await self.exchange.round(round)
-            # Of one that cannot be read: what it may have counted must not be counted again.
-            said = Verdict(refused=True) if record is None else verdict(record, self.me.learner)
-            if said is not None:
-                found[round] = said
-        return found
-
-    async def _write_evals(self) -> None:
-        while (record := self.handoff.take_evaluated()) is not None:
-            try:
-                await self.exchange.write_eval(record)
-            except BaseException:
-                self.handoff.untake_evaluated(record)
-                raise
-            self.emit(EvaluatedEvent(round=record.round, loss=record.loss, metrics=record.metrics, sample=record.sample))
+        return await self._patience.through(functools.partial(self._reports.verdicts, self.me.learner, tuple(rounds)))
 
     async def _follow(self, newest: int) -> None:
         """Take over everything that was committed up to `newest`."""
@@ -273,7 +241,7 @@ class Participant:
             return
         await self._hear_of_more(newest)
         if newest - self.newest > len(self._committed.records):  # asleep for long: straight to the newest
-            verdicts = await self._verdicts(round for round in self.handoff.awaited if round <= newest)
+            verdicts = await self._reports.verdicts(self.me.learner, (r for r in self.handoff.awaited if r <= newest))
             await self._committed.load(newest)
             self._watch.closed()
             aligned = Aligned(newest=self.newest, fragments=dict(self._committed.theta), verdicts=verdicts)
@@ -380,20 +348,11 @@ class Participant:
             )
         if closed is None:
             return False
+        self._upkeep.owe(round)
         await self._hear_of_more(round)
         await self._take(closed.record, closed.theta or await self._committed.of(closed.record))
-        if fragment == len(self._committed.records) - 1:
-            await self._keep_checkpoint(round)
-            await self.exchange.sweep(closed.record.round, fetching=watch.fetching)
-            await self.exchange.mailbox.sweep(self.exchange.manifest.algorithm.keep_s)
+        await self._upkeep.settle()
         return True
-
-    async def _keep_checkpoint(self, round: int) -> None:
-        """After the last round of a turn through the fragments, if it is one whose parameters are kept."""
-        every, fragments = self.exchange.manifest.checkpoint_every, len(self._committed.records)
-        if every and (round + 1) // fragments % every == 0:
-            theta = {fragment: await self._committed.parameters(fragment) for fragment in range(fragments)}
-            await self.exchange.keep_checkpoint(round, theta)
 
     @property
     def _somebody_closes(self) -> bool:

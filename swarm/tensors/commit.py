@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swarm.core.errors import NotFinite
+from swarm.core.specs import DiLoCo
 from swarm.core.tensorspec import TensorSpec
 from swarm.tensors.blocks import flat, same_size, scratch, spans
 from swarm.tensors.codec import Decoder, encode
@@ -33,6 +34,16 @@ class OuterStep:
     momentum_dtype: str = "F32"
     master_dtype: str | None = "F32"
     commit_dtype: str | None = None
+
+    @classmethod
+    def of(cls, algorithm: DiLoCo) -> OuterStep:
+        return cls(
+            lr=algorithm.outer_lr,
+            beta=algorithm.outer_momentum,
+            momentum_dtype=algorithm.momentum_dtype,
+            master_dtype=algorithm.master_dtype,
+            commit_dtype=algorithm.commit_dtype,
+        )
 
     def master_code(self, spec: TensorSpec) -> str | None:
         """The dtype of a parameter's master copy; None if it has none, as an F32 parameter without updates."""

@@ -24,7 +24,6 @@ from swarm.core.tensorspec import TensorSpec
 from swarm.tensors.blocks import flat, in_one_piece, scratch, spans, wide_scratch
 from swarm.tensors.codec import Decoder
 from swarm.tensors.finite import finite_block
-from swarm.tensors.merge import normalised
 from swarm.tensors.precision import F32
 
 Merge: TypeAlias = Literal["mean", "rda"]
@@ -49,6 +48,23 @@ def is_embedding(spec: TensorSpec) -> bool:
     if parts[-1] == "weight":
         parts.pop()
     return len(spec.shape) == 2 and bool(parts) and parts[-1] in EMBEDDINGS
+
+
+def normalised(weights: Sequence[float]) -> list[np.float32]:
+    """Each weight divided by their sum: both in float64 (the sum exactly rounded), the quotient then rounded to fp32.
+
+    So they need not add up to exactly 1. Raises ValueError for a negative or non-finite weight, and if the sum is
+    zero or overflows: the caller leaves Θ as it was.
+    """
+    if any(not math.isfinite(w) or w < 0 for w in weights):
+        raise ValueError(f"weights must be finite and >= 0, got {list(weights)}")
+    try:
+        total = math.fsum(weights)  # exact: the same whatever the Python version or the order
+    except OverflowError:
+        raise ValueError("the weights' sum overflows") from None
+    if total == 0:
+        raise ValueError("the weights' sum is zero")
+    return [np.float32(w / total) for w in weights]
 
 
 class Fold:

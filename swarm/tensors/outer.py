@@ -6,7 +6,6 @@ fused multiply-add would not be.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,60 +13,7 @@ from numpy.typing import NDArray
 
 from swarm.tensors.blocks import flat, same_size, scratch, spans
 from swarm.tensors.finite import finite_block
-from swarm.tensors.merge import mean_block, normalised
 from swarm.tensors.precision import F32, widened
-
-
-def nesterov(
-    theta: NDArray[Any],  # F32, F16 or BF16
-    momentum: NDArray[np.float32],
-    delta: NDArray[Any],  # F32, F16 or BF16
-    *,
-    lr: float,
-    beta: float,
-) -> None:
-    """m ← βm + Δ; Θ ← Θ − η(Δ + βm), with η and β rounded to fp32.
-
-    The same as torch.optim.SGD(nesterov=True) on Δ from zero momentum on. `theta` of another dtype than F32 is read
-    as fp32 and rounded once at the end. Three C-contiguous arrays of one shape; raises ValueError otherwise, and if
-    momentum is not F32.
-    """
-    size = _check(theta, momentum, delta)
-    t, m, d = flat(theta), flat(momentum), flat(delta)
-    eta, decay = np.float32(lr), np.float32(beta)
-    update, wide = scratch(2)
-    with np.errstate(all="ignore"):
-        for span in spans(size):
-            n = span.stop - span.start
-            np.copyto(update[:n], d[span])
-            _step(t[span], m[span], update[:n], wide[:n], eta=eta, decay=decay)
-
-
-def merge_and_step(
-    theta: NDArray[Any],
-    momentum: NDArray[np.float32],
-    deltas: Sequence[NDArray[Any]],
-    weights: Sequence[float],
-    *,
-    lr: float,
-    beta: float,
-) -> None:
-    """`weighted_mean` and `nesterov` in one pass: the same bytes, and each block stays in cache.
-
-    Raises ValueError before anything is changed.
-    """
-    scales = normalised(weights)
-    if len(scales) != len(deltas):
-        raise ValueError(f"{len(deltas)} deltas, {len(scales)} weights")
-    size = _check(theta, momentum, *deltas)
-    t, m, sources = flat(theta), flat(momentum), [flat(d) for d in deltas]
-    eta, decay = np.float32(lr), np.float32(beta)
-    mean, other = scratch(2)
-    with np.errstate(all="ignore"):
-        for span in spans(size):
-            n = span.stop - span.start
-            mean_block(sources, scales, span=span, out=mean[:n], term=other[:n])
-            _step(t[span], m[span], mean[:n], other[:n], eta=eta, decay=decay)
 
 
 def step(
@@ -79,10 +25,11 @@ def step(
     lr: float,
     beta: float,
 ) -> bool:
-    """`nesterov` over a merged delta that is given up for the result: no array is made, and `base` stays as it is.
+    """m ← βm + Δ; Θ ← Θ − η(Δ + βm), with η and β rounded to fp32: torch.optim.SGD(nesterov=True) on Δ from zero momentum on.
 
-    The momentum that is stored is rounded to its dtype; this step's Θ is not. Returns whether all of the new numbers are
-    finite. C-contiguous arrays of one shape; ValueError otherwise, and if `delta` is not F32.
+    `delta` is given up for the result: no array is made, and `base` stays as it is. The momentum that is stored is rounded to
+    its dtype; this step's Θ is not. Returns whether all of the new numbers are finite. C-contiguous arrays of one shape;
+    ValueError otherwise, and if `delta` is not F32.
     """
     if delta.dtype != F32:
         raise ValueError(f"the merged delta must be F32, got {delta.dtype}")
@@ -110,30 +57,3 @@ def step(
             np.subtract(widened(b[span], wide), update, out=update)
             sound = sound and finite_block(update, wide) and finite_block(stored, wide)
     return sound
-
-
-def _check(theta: NDArray[Any], momentum: NDArray[Any], *deltas: NDArray[Any]) -> int:
-    if momentum.dtype != F32:
-        raise ValueError(f"momentum must be F32, got {momentum.dtype}")
-    return same_size(theta, momentum, *deltas)
-
-
-def _step(
-    theta: NDArray[Any],
-    momentum: NDArray[np.float32],
-    update: NDArray[np.float32],  # Δ; overwritten
-    wide: NDArray[np.float32],  # scratch
-    *,
-    eta: np.float32,
-    decay: np.float32,
-) -> None:
-    """One block. All (n,)."""
-    np.multiply(momentum, decay, out=momentum)
-    np.add(momentum, update, out=momentum)
-    np.multiply(momentum, decay, out=wide)
-    np.add(update, wide, out=update)
-    np.multiply(update, eta, out=update)
-    result = theta if theta.dtype == F32 else wide
-    np.subtract(widened(theta, wide), update, out=result)
-    if result is not theta:
-        np.copyto(theta, result, casting="unsafe")

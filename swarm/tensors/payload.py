@@ -35,7 +35,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from swarm.core.errors import HeaderError, PayloadCorrupt, SchemaMismatch
+from swarm.core.errors import HeaderError, SchemaMismatch
 from swarm.core.tensorspec import RESERVED, TensorSpec, check_shape
 from swarm.tensors.codec import is_scale, payload_specs, scale_name
 from swarm.tensors.precision import F4_PAIRS, WIRE_CODES, WIRE_DTYPES, wire_shape
@@ -320,13 +320,3 @@ def _refuse(differing: Iterable[str]) -> None:
     names = sorted(differing)
     if names:
         raise SchemaMismatch(names, advice=f"tensors do not match the schema: {', '.join(names)}")
-
-
-def verify(key: str, payload: Buffer, sha256: str) -> None:
-    """Raises PayloadCorrupt if the SHA-256 of `payload` is not `sha256` (hex)."""
-    raw = memoryview(payload).cast("B")
-    sha = hashlib.sha256()
-    for start in range(0, len(raw), CHUNK_BYTES):
-        sha.update(raw[start : start + CHUNK_BYTES])
-    if (got := sha.hexdigest()) != sha256:
-        raise PayloadCorrupt(key, sha256, got)

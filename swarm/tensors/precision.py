@@ -55,24 +55,3 @@ def widened(block: NDArray[Any], scratch: NDArray[np.float32]) -> NDArray[np.flo
     wide = scratch[: block.size]
     np.copyto(wide, block)
     return wide
-
-
-def to_f32(array: NDArray[Any], out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-    """`array` as fp32, exactly: in `out` if given, otherwise in a new array (even if it is fp32 already)."""
-    if out is None:
-        out = np.empty(array.shape, F32)
-    cast(array, out)
-    return out
-
-
-def from_f32(array: NDArray[np.float32], dtype: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
-    """fp32 `array` rounded to the dtype with code `dtype`; values beyond its range become infinite.
-
-    In `out` if given, otherwise in a new array. Raises ValueError if `out` has another dtype.
-    """
-    if out is None:
-        out = np.empty(array.shape, DTYPES[dtype])
-    elif out.dtype != DTYPES[dtype]:
-        raise ValueError(f"out has dtype {out.dtype}, expected {dtype}")
-    cast(array, out)
-    return out

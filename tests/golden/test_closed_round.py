@@ -20,8 +20,8 @@ from swarm.learners.select import adapter_for
 from swarm.tasks.blank import build
 from swarm.tensors.codec import encode
 from tests.golden.test_cpu_levels import USED
+from tests.integration.closing_by_hand import SPEC, run_of
 from tests.integration.simulation import virtually
-from tests.integration.test_closing import SPEC, run_of
 
 SHAPES = {"layer000.weight": (70, 33), "layer001.weight": (129,)}
 SPECS = [

@@ -8,18 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from swarm.core.keys import RunKeys
-from swarm.core.records import (
-    FORMAT,
-    Beat,
-    Control,
-    LearnerRecord,
-    Manifest,
-    Participant,
-    RoundRecord,
-    TaskRef,
-    body_sha256,
-    encode,
-)
+from swarm.core.lines import body_sha256, encode
+from swarm.core.records import FORMAT, Beat, Control, LearnerRecord, Manifest, Participant, RoundRecord, TaskRef
 from swarm.core.specs import DiLoCo
 from swarm.exchange import create_run
 from swarm.learners.numpy import NumpyAdapter

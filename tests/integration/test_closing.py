@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from typing import Any, get_args
 
 import msgspec
@@ -14,138 +13,15 @@ import pytest
 
 from swarm.core.errors import MailboxMoved, PayloadMissing, SchemaMismatch
 from swarm.core.events import Trouble
-from swarm.core.records import (
-    Claim,
-    LearnerRecord,
-    Manifest,
-    PayloadRef,
-    RejectReason,
-    RoundRecord,
-    Snapshot,
-    TaskRef,
-    encode,
-)
+from swarm.core.lines import encode
+from swarm.core.records import Claim, RejectReason, RoundRecord
 from swarm.core.specs import DiLoCo
-from swarm.core.tensorspec import TensorSpec
-from swarm.exchange import Exchange, create_run
-from swarm.learners.contract import Adapter
-from swarm.learners.numpy import NumpyAdapter
+from swarm.exchange import Exchange
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
-from swarm.runtime.closing import Closed, Closer
-from swarm.tensors.codec import encode as encode_delta
-from tests.integration.simulation import Learner, Machines, model, new_run, together, virtually
+from swarm.runtime.closing import Closer
+from tests.integration.closing_by_hand import SPEC, Bench, at, me, small
+from tests.integration.simulation import Learner, Machines, new_run, together, virtually
 from tests.integration.wrappers import Wrapped
-
-SPEC = DiLoCo(sync_every=4, quorum_size=1, beat_s=1.0, lease_s=4.0)
-
-
-def me(name: str) -> LearnerRecord:
-    return LearnerRecord(
-        learner=name, incarnation=1, machine=name, machine_name=name, boot="b", pid=1, process="1", version="0"
-    )
-
-
-@dataclass
-class Bench:
-    """A run whose rounds are closed by hand."""
-
-    store: MemoryStore
-    manifest: Manifest
-    exchange: Exchange = field(init=False)
-    before: RoundRecord | None = None
-
-    def __post_init__(self) -> None:
-        self.exchange = Exchange(MemoryMailbox(self.store), self.manifest)
-
-    @classmethod
-    async def of(cls, spec: DiLoCo = SPEC) -> Bench:
-        store = MemoryStore()
-        return cls(store, await new_run(store, spec, rounds=None))
-
-    def copy(self) -> Bench:
-        """The same run in a mailbox of its own."""
-        store = MemoryStore()
-        store.objects = dict(self.store.objects)
-        return Bench(store, self.manifest, before=self.before)
-
-    @property
-    def base(self) -> PayloadRef:
-        return self.exchange.theta_ref(0, self.before)
-
-    async def theta(self) -> Any:
-        return await self.exchange.fetch(0, self.base)
-
-    async def publish(self, learner: str, delta: Any = None, *, payload: Any = None, round: int = 0, **changes: Any) -> str:
-        """A snapshot that is honest but for `changes` and `payload`; its payload's key."""
-        snapshot = Snapshot(
-            round=round,
-            fragment=0,
-            learner=learner,
-            incarnation=1,
-            unit=learner,
-            base_sha256=self.base.sha256,
-            schema_sha256=self.exchange.schema.digest,
-            dtype=None,
-            payload=PayloadRef(round=round, sha256="0" * 64, size_bytes=0),
-            tokens=100,
-            steps=4,
-            train_loss=1.5,
-            seconds_s=1.0,
-        )
-        snapshot = await self.exchange.publish(
-            msgspec.structs.replace(snapshot, **changes), small(learner) if delta is None else delta
-        )
-        place = self.exchange.keys
-        key = place.snapshot_blob(snapshot.round, learner, snapshot.payload.sha256)
-        if payload is not None:
-            self.store.objects[key] = payload(self.store.objects[key])
-        return key
-
-    async def close(self, round: int = 0, *, by: str = "closer", order: int = 1) -> Closed | None:
-        snapshots = await self.exchange.snapshots(round, {})
-        return await Closer(self.exchange, me(by)).close(
-            round,
-            dict(list(snapshots.items())[::order]),
-            before=self.before,
-            theta_sha256=self.base.sha256,
-            theta=await self.theta(),
-            control=0,
-            waited_s=0.0,
-            quorum_waited_s=0.0,
-        )
-
-    def payloads(self, round: int = 0) -> set[str]:
-        return {key for key in self.store.objects if key.startswith(f"{self.exchange.keys.root}/blobs/rounds/{round:010d}/")}
-
-
-async def run_of(adapter: Adapter, spec: DiLoCo) -> Bench:
-    """A run whose Θ⁰ is what `adapter` holds."""
-    schema = adapter.schema()
-    draft = Manifest(
-        run="testrun1",
-        name="test-run",
-        algorithm=spec,
-        task=TaskRef(name="none"),
-        tensors=tuple(schema),
-        schema_sha256=schema.digest,
-        init=(),
-    )
-    store = MemoryStore()
-    manifest, _ = await create_run(MemoryMailbox(store), draft, [adapter.snapshot()])
-    return Bench(store, manifest)
-
-
-def small(learner: str, scale: float = 1e-3) -> dict[str, np.ndarray]:
-    return {name: array * np.float32(scale) for name, array in model(sum(map(ord, learner))).items()}
-
-
-def at(dtype: str | None, delta: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """`delta` as a payload at `dtype` holds it."""
-    found: dict[str, np.ndarray] = {}
-    for name, array in delta.items():
-        spec = TensorSpec(name, "F32", array.shape)
-        found |= encode_delta(array, np.zeros_like(array), spec=spec, dtype=dtype)
-    return found
 
 
 @pytest.mark.parametrize("merge", ["mean", "rda"])
@@ -262,53 +138,6 @@ def test_of_numbers_too_large_together_every_closer_leaves_out_the_same_ones() -
         assert [r.learner for r in closed[0].record.rejected] == ["a", "c"]
         assert closed[0].record.rejected == closed[1].record.rejected
         assert closed[0].record.theta == closed[1].record.theta
-
-    virtually(main())
-
-
-@pytest.mark.parametrize("commit_dtype", ["F8_E4M3", "BF16", "F4"])
-def test_a_reader_that_holds_the_theta_before_rebuilds_the_new_one_from_the_update(commit_dtype: Any) -> None:
-    async def main() -> None:
-        rng = np.random.default_rng(0)
-        big = {"w": rng.standard_normal((64, 32)).astype(np.float32), "v": np.ones(7, np.float32)}
-        bench = await run_of(NumpyAdapter(big), msgspec.structs.replace(SPEC, commit_dtype=commit_dtype))
-        store, manifest = bench.store, bench.manifest
-        held: tuple[str, Any] = (bench.base.sha256, await bench.theta())
-        stale = held
-        for round in range(3):
-            delta = {name: rng.standard_normal(array.shape).astype(np.float32) for name, array in big.items()}
-            await bench.publish("a", delta, round=round)
-            closed = await bench.close(round)
-            assert closed is not None
-            record = bench.before = closed.record
-            assert record.update is not None
-            theta = await bench.theta()
-            for have, size_bytes in (
-                (held, record.update.size_bytes),
-                (None, record.theta.size_bytes),
-                (("1" * 64, held[1]), record.theta.size_bytes),  # of which nothing is known
-                ((held[0], theta), record.update.size_bytes + record.theta.size_bytes),  # which is not what it says
-            ):
-                reader = Exchange(MemoryMailbox(store), manifest)
-                found = await reader.fetch_theta(0, record, have)
-                assert {k: v.tobytes() for k, v in found.items()} == {k: v.tobytes() for k, v in theta.items()}
-                assert reader.received_bytes == size_bytes
-            held = (record.theta.sha256, theta)
-        # Two rounds behind: the update leads from somewhere else.
-        reader = Exchange(MemoryMailbox(store), manifest)
-        await reader.fetch_theta(0, bench.before, stale)
-        assert bench.before is not None
-        assert reader.received_bytes == bench.before.theta.size_bytes
-        # Gone or damaged: there is the theta.
-        assert bench.before.update is not None
-        key = bench.exchange.key_of(0, bench.before.update)
-        before = (await bench.exchange.round(1)) or bench.before
-        held = (before.theta.sha256, await bench.exchange.fetch(0, before.theta))
-        for damage in (lambda: store.objects.update({key: store.objects[key][:-1]}), lambda: store.objects.pop(key)):
-            damage()
-            found = await reader.fetch_theta(0, bench.before, held)
-            assert {k: v.tobytes() for k, v in found.items()} == {k: v.tobytes() for k, v in theta.items()}
-        assert await reader.fetch_theta(0, None) is not None
 
     virtually(main())
 

@@ -15,18 +15,8 @@ import pytest
 from swarm.cli import run, runs
 from swarm.core.keys import RunKeys
 from swarm.core.lease import BeatId
-from swarm.core.records import (
-    Beat,
-    Checkpoint,
-    Control,
-    Manifest,
-    Rejected,
-    RejectReason,
-    Role,
-    RoundRecord,
-    decode,
-    encode,
-)
+from swarm.core.lines import decode, encode
+from swarm.core.records import Beat, Checkpoint, Control, Manifest, Rejected, RejectReason, Role, RoundRecord
 from swarm.core.sentences import REASONS
 from swarm.core.specs import DiLoCo
 from swarm.core.state import ControlRead, ManifestRead, Polled, RunState, apply

@@ -7,7 +7,8 @@ from collections import Counter
 
 import pytest
 
-from swarm.core.records import Manifest, PayloadRef, RoundRecord, body_sha256, encode
+from swarm.core.lines import body_sha256, encode
+from swarm.core.records import Manifest, PayloadRef, RoundRecord
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange
 from swarm.mailbox.faults import Fault, FaultyMailbox

@@ -13,7 +13,8 @@ import pytest
 
 import swarm.exchange
 from swarm.core.errors import MailboxUnavailable, PayloadCorrupt, PayloadMissing, SchemaMismatch, UsageError
-from swarm.core.records import INIT, Checkpoint, Manifest, PayloadRef, TaskRef, encode
+from swarm.core.lines import encode
+from swarm.core.records import INIT, Checkpoint, Manifest, PayloadRef, TaskRef
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange, create_run
 from swarm.mailbox.faults import Fault, FaultyMailbox
@@ -300,10 +301,12 @@ def test_a_payload_that_grows_has_the_bytes_of_one_that_is_there(order: int) -> 
 
 async def kept(exchange: Exchange, *rounds: int) -> None:
     for round in rounds:
-        theta = model(round)
-        await exchange.keep_checkpoint(
-            round, {k: {name: theta[name] for name in names} for k, names in enumerate(exchange.plan)}
-        )
+        values = model(round)
+
+        async def theta(fragment: int, values: dict[str, np.ndarray] = values) -> dict[str, np.ndarray]:
+            return {name: values[name] for name in exchange.plan[fragment]}
+
+        await exchange.keep_checkpoint(round, theta)
 
 
 async def run_of(fragments: int = 2, **changes: Any) -> tuple[MemoryStore, Exchange]:

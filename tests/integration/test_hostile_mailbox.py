@@ -10,7 +10,8 @@ import pytest
 
 from swarm.cli import run
 from swarm.core.keys import MARKER, RunKeys
-from swarm.core.records import EvalRecord, LearnerRecord, encode
+from swarm.core.lines import encode
+from swarm.core.records import EvalRecord, LearnerRecord
 from swarm.watch import RunWatch
 from tests.integration.handmade import beat, make_mailbox, make_run, write_rounds
 

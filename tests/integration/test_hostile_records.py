@@ -15,7 +15,8 @@ from swarm.cli import run
 from swarm.cli.common import put
 from swarm.core.errors import MailboxCorrupt
 from swarm.core.keys import RunKeys
-from swarm.core.records import Manifest, encode
+from swarm.core.lines import encode
+from swarm.core.records import Manifest
 from swarm.tape import nonce
 from swarm.worker import harmless
 from tests.integration.handmade import make_mailbox, make_run

@@ -9,7 +9,8 @@ import pytest
 
 from swarm.core.errors import LearnerIdTaken, MailboxMoved
 from swarm.core.keys import parse_beat
-from swarm.core.records import Beat, LearnerRecord, Manifest, encode
+from swarm.core.lines import encode
+from swarm.core.records import Beat, LearnerRecord, Manifest
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange
 from swarm.mailbox.contract import Mailbox

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from swarm.core.errors import PayloadMissing
+from swarm.core.errors import MailboxUnavailable, PayloadMissing
 from swarm.core.events import Trouble
 from swarm.core.records import Control, Manifest, RoundRecord
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange
-from swarm.mailbox.contract import Mailbox
+from swarm.mailbox.contract import KeyOf, Mailbox, Source
 from swarm.mailbox.faults import Fault, FaultyMailbox
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
 from tests.integration.roles import Syncer, tape, until
 from tests.integration.simulation import Learner, Machines, new_run, together, virtually
-from tests.integration.wrappers import Wrapped
+from tests.integration.wrappers import Counting, Mortal, Stopped, Wrapped
 
 SPEC = DiLoCo(sync_every=4, quorum_size=1, start_learners=3, beat_s=0.5, lease_s=2.0)
 
@@ -62,21 +62,6 @@ def test_when_everybody_loses_the_share_at_once_nobody_takes_over_and_nobody_goe
         assert set(await claims(store, manifest, records)) == {1}
 
     virtually(main())
-
-
-class Stopped(Wrapped):
-    """A process that can be stopped: its calls, and so all that it does, wait until it goes on."""
-
-    def __init__(self, inner: Mailbox) -> None:
-        super().__init__(inner)
-        self.runs = asyncio.Event()
-        self.runs.set()
-
-    async def around(self, op: str, key: str, call: Callable[[], Awaitable[Any]]) -> Any:
-        await self.runs.wait()
-        result = await call()
-        await self.runs.wait()  # it may have been stopped between the effect and the reply
-        return result
 
 
 @pytest.mark.parametrize("victim", ["a", "nas"])
@@ -247,3 +232,110 @@ def test_checkpoints_are_kept_at_the_end_of_every_nth_turn_and_bounded() -> None
 
     virtually(main("both"))
     virtually(main("learner"))
+
+
+CHECKPOINTED = DiLoCo(sync_every=4, fragments=2, quorum_size=1, start_learners=2, beat_s=0.5, lease_s=2.0)
+
+
+class SlowCheckpoints(Wrapped):
+    """Every part of a checkpoint takes a while to write; the share fails at the first `failing` of them."""
+
+    def __init__(self, inner: Mailbox, *, failing: int = 0) -> None:
+        super().__init__(inner)
+        self.failing = failing
+
+    async def put(self, key: KeyOf, source: Source) -> str:
+        if isinstance(key, str):
+            return await super().put(key, source)
+
+        def named() -> str:
+            self.name = key()
+            return self.name
+
+        found = await super().put(named, source)
+        if "/blobs/checkpoints/" in self.name:
+            await asyncio.sleep(1.0)
+            self.failing -= 1
+            if self.failing >= 0:
+                raise MailboxUnavailable("gone for a moment")
+        return found
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2])
+def test_a_checkpoint_that_takes_long_is_finished_before_the_run_is_left(failing: int) -> None:
+    async def main() -> None:
+        store, machines = MemoryStore(), Machines()
+        manifest = await new_run(store, CHECKPOINTED, rounds=8, checkpoint_every=2, checkpoints_kept=2)
+        boxes: list[SlowCheckpoints] = []
+
+        def wrap(inner: Mailbox) -> SlowCheckpoints:
+            boxes.append(SlowCheckpoints(inner))
+            return boxes[-1]
+
+        a = Learner(store, manifest, "a", machines, wrap=wrap)
+        b = Learner(store, manifest, "b", machines, role="learner", wrap=wrap)
+        lives = [asyncio.create_task(x.live()) for x in (a, b)]
+        await until(lambda: a.participant.newest >= 5)
+        for box in boxes:
+            box.failing = failing
+        assert await together(*lives) == ["done", "done"]
+        exchange = Exchange(MemoryMailbox(store), manifest)
+        assert await exchange.checkpoints() == [3, 7]
+        for round in (3, 7):
+            await exchange.fetch_checkpoint(round)
+        assert not [key for key in store.objects if f"/blobs/rounds/{3:010d}/" in key], "swept, too"
+
+    virtually(main())
+
+
+class DiesAfter(Mortal):
+    """Kills at the `calls`-th call after `key` was created."""
+
+    def __init__(self, inner: Mailbox, key: str, calls: int) -> None:
+        super().__init__(inner, at=-1, when="before")
+        self.key, self.left = key, calls
+
+    async def around(self, op: str, key: str, call: Callable[[], Awaitable[Any]]) -> Any:
+        result = await super().around(op, key, call)
+        if (op, key) == ("create", self.key):
+            self.at = self.calls + self.left
+        return result
+
+
+@pytest.mark.parametrize("calls", range(1, 9))
+def test_the_checkpoint_that_a_closer_owed_when_it_died_is_kept_by_the_next_one(calls: int) -> None:
+    async def main() -> None:
+        store, machines = MemoryStore(), Machines()
+        manifest = await new_run(store, CHECKPOINTED, rounds=8, checkpoint_every=2, checkpoints_kept=5)
+        exchange = Exchange(MemoryMailbox(store), manifest)
+        box = DiesAfter(MemoryMailbox(store), exchange.keys.round(3), calls)
+        nas = Syncer(store, manifest, "nas", machines, wrap=lambda _: box)
+        box.victim = asyncio.create_task(nas.live())
+        lives = [asyncio.create_task(Learner(store, manifest, name, machines, role="either").live()) for name in "ab"]
+        assert await together(*lives) == ["done", "done"]
+        assert box.dead
+        records = await tape(store, manifest)
+        assert records[3].closer == "nas"
+        assert await exchange.checkpoints() == [3, 7]
+        for round in (3, 7):
+            kept = await exchange.checkpoint(round)
+            assert kept is not None
+            assert [ref.sha256 for ref in kept.theta] == [r.theta.sha256 for r in records[round - 1 : round + 1]]
+            await exchange.fetch_checkpoint(round)
+
+    virtually(main())
+
+
+def test_only_the_turn_after_a_checkpoint_looks_whether_it_was_kept() -> None:
+    async def main(every: int) -> list[str]:
+        store, machines = MemoryStore(), Machines()
+        manifest = await new_run(store, CHECKPOINTED, rounds=16, checkpoint_every=every)
+        box = Counting(MemoryMailbox(store))
+        nas = Syncer(store, manifest, "nas", machines, wrap=lambda _: box)
+        lives = [nas.live(), *(Learner(store, manifest, name, machines, role="learner").live() for name in "ab")]
+        assert await together(*lives) == ["done"] * 3
+        return [op for op, key in box.calls if "/checkpoints/" in key and op == "list"]
+
+    assert virtually(main(0)) == []
+    # Eight turns: three are kept, each of which lists what there is, and after two of these another one looks.
+    assert len([*virtually(main(3))]) == 2 + 2

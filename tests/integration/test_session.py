@@ -27,7 +27,8 @@ from swarm.core.errors import (
     UsageError,
 )
 from swarm.core.events import Ended, Evaluated, Joined, Restored, RoundClosed, Trouble
-from swarm.core.records import Beat, Control, LearnerRecord, Manifest, Snapshot, decode, encode
+from swarm.core.lines import decode, encode
+from swarm.core.records import Beat, Control, LearnerRecord, Manifest, Snapshot
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange
 from swarm.learners.numpy import NumpyAdapter

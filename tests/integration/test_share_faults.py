@@ -22,7 +22,8 @@ from swarm.core.errors import (
     MailboxUnavailable,
 )
 from swarm.core.events import ShareBack, ShareLost, Trouble
-from swarm.core.records import Beat, Claim, RoundRecord, Snapshot, decode, encode
+from swarm.core.lines import decode, encode
+from swarm.core.records import Beat, Claim, RoundRecord, Snapshot
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange
 from swarm.mailbox.contract import Mailbox

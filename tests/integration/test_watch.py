@@ -12,6 +12,7 @@ from typing import TypeVar
 import pytest
 
 from swarm import api, watch
+from swarm.api.finding import in_time
 from swarm.core.errors import FormatMismatch, MailboxUnavailable, RunNotFound
 from swarm.core.specs import DiLoCo
 from swarm.host.paths import settings_file
@@ -198,10 +199,10 @@ def test_a_command_gives_up_on_a_share_that_hangs_and_not_on_a_slow_one() -> Non
         clock = asyncio.get_running_loop().time
         started_s = clock()
         with pytest.raises(MailboxUnavailable, match="has not answered for 20 s"):
-            await api._in_time(share, read_manifest(share, run))
+            await in_time(share, read_manifest(share, run))
         assert 20 <= clock() - started_s <= 21
         share.hangs, share.takes_s = None, 19.0
-        assert (await api._in_time(share, read_manifest(share, run))).run == run
+        assert (await in_time(share, read_manifest(share, run))).run == run
 
     virtually(main())
 

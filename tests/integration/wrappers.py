@@ -8,7 +8,8 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
 from typing import Any, Literal
 
 from swarm.core import keys
-from swarm.core.records import RoundRecord, Snapshot, decode
+from swarm.core.lines import decode
+from swarm.core.records import RoundRecord, Snapshot
 from swarm.mailbox.contract import Buffer, KeyOf, Mailbox, Source
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
 
@@ -83,6 +84,21 @@ class Mortal(Wrapped):
         self.dead = True
         self.victim.cancel()
         await asyncio.Event().wait()
+
+
+class Stopped(Wrapped):
+    """A process that can be stopped: its calls, and so all that it does, wait until it goes on."""
+
+    def __init__(self, inner: Mailbox) -> None:
+        super().__init__(inner)
+        self.runs = asyncio.Event()
+        self.runs.set()
+
+    async def around(self, op: str, key: str, call: Callable[[], Awaitable[Any]]) -> Any:
+        await self.runs.wait()
+        result = await call()
+        await self.runs.wait()  # it may have been stopped between the effect and the reply
+        return result
 
 
 class Counting(Wrapped):

@@ -9,7 +9,7 @@ from swarm.core.records import Control, RejectReason
 from swarm.core.sentences import REASONS
 from swarm.core.specs import DiLoCo
 from swarm.core.state import ControlRead, ManifestRead, RoundRead, apply
-from tui import view_home, view_run
+from tui import view_home, view_rounds, view_run
 from tui.transitions import run_notes
 
 
@@ -22,7 +22,7 @@ def banner(shown: Any) -> list[str]:
 
 
 def test_a_late_snapshot_stands_with_its_own_round(fixed: SimpleNamespace) -> None:
-    lines = [said(line) for line in view_run.closed_round_lines(fixed.run_state(closed=6), width=56)]
+    lines = [said(line) for line in view_rounds.closed_round_lines(fixed.run_state(closed=6), width=56)]
     assert lines[0].startswith("r5 ✓ 4/4")
     assert lines[1].startswith("r4 ✓ 4/4")
     assert lines[2].startswith("r3 ◐ 3/4")
@@ -35,7 +35,7 @@ def test_a_round_without_participants(fixed: SimpleNamespace) -> None:
         apply(fixed.api.RunState(run=fixed.AT.run), ManifestRead(fixed.manifest())),
         RoundRead(fixed.round_record(0, (), (refused,))),
     )
-    lines = [said(line) for line in view_run.closed_round_lines(state, width=56)]
+    lines = [said(line) for line in view_rounds.closed_round_lines(state, width=56)]
     assert lines == ["r0 ✗ 0/1  0.4 s  unchanged  val —", "  air: holds NaN or infinite numbers"]
 
 
@@ -45,11 +45,11 @@ def test_every_reason_of_a_rejection_is_shown_in_words(fixed: SimpleNamespace, r
     before = fixed.run_state()
     state = apply(before, RoundRead(fixed.round_record(12, ("studio",), (refused,))))
     words = f"air: {REASONS[reason]}"
-    first, second, *_ = (said(line) for line in view_run.closed_round_lines(state, width=56))
+    first, second, *_ = (said(line) for line in view_rounds.closed_round_lines(state, width=56))
     assert first.startswith("r12 ◐ 1/2")
     assert second == f"  {words}"
     assert len(second.replace("air", "linux-3090")) <= 56  # what the pane holds at 120 columns
-    assert said(view_run.rounds_summary(fixed.run_shown(state))).endswith(words)
+    assert said(view_rounds.rounds_summary(fixed.run_shown(state))).endswith(words)
     (note,) = run_notes(before, state)
     assert note.text.endswith(f"; {words}")
     assert note.severity == "warning"
@@ -59,15 +59,15 @@ def test_a_small_screen_says_why_too(fixed: SimpleNamespace) -> None:
     refused = fixed.api.Rejected(learner="air", unit="air", reason="norm", round=12)
     state = apply(fixed.run_state(), RoundRead(fixed.round_record(12, (), (refused,))))
     since_s = state.polled_at_s - 41.0
-    line = said(view_run.rounds_summary(fixed.run_shown(state, round_since_s=since_s)))
+    line = said(view_rounds.rounds_summary(fixed.run_shown(state, round_since_s=since_s)))
     assert line.startswith("r13 UPLOAD  0/4 reported  41 s  r12 ✗ 0/1  unchanged  air: over max_del")
-    assert said(view_run.rounds_summary(fixed.run_shown(fixed.run_state()))).startswith("r12 train ▸ UPLOAD ▸ ")
+    assert said(view_rounds.rounds_summary(fixed.run_shown(fixed.run_state()))).startswith("r12 train ▸ UPLOAD ▸ ")
 
 
 def test_many_rejections_of_a_round_are_cut(fixed: SimpleNamespace) -> None:
     refused = [fixed.api.Rejected(learner=f"m{n}", unit=f"m{n}", reason="stale", round=12) for n in range(9)]
     state = apply(fixed.run_state(), RoundRead(fixed.round_record(12, ("studio",), refused)))
-    lines = [said(line) for line in view_run.closed_round_lines(state, width=56)]
+    lines = [said(line) for line in view_rounds.closed_round_lines(state, width=56)]
     assert lines[4] == "  m3: started from other parameters"
     assert lines[5] == "  and 5 more"
     assert lines[6].startswith("r11")
@@ -77,13 +77,13 @@ def test_a_round_that_changed_nothing_says_so(fixed: SimpleNamespace) -> None:
     same = fixed.msgspec.structs.replace(fixed.round_record(12, ("studio", "mbp")), version=11)
     before = fixed.run_state()
     state = apply(before, RoundRead(same))
-    assert said(view_run.closed_round_lines(state, width=56)[0]).startswith("r12 ✗ 2/2  7.0 s  unchanged  train ")
+    assert said(view_rounds.closed_round_lines(state, width=56)[0]).startswith("r12 ✗ 2/2  7.0 s  unchanged  train ")
     assert [note.text.partition(", train")[0] for note in run_notes(before, state)] == ["round 12 closed: 2/2, unchanged"]
 
 
 def test_bytes_and_norms_stand_where_there_is_room(fixed: SimpleNamespace) -> None:
     state = apply(fixed.run_state(), RoundRead(fixed.round_record(12, ("studio", "mbp"), norm=0.125)))
-    wide, middle, narrow = (said(view_run.closed_round_lines(state, width=width)[0]) for width in (76, 56, 40))
+    wide, middle, narrow = (said(view_rounds.closed_round_lines(state, width=width)[0]) for width in (76, 56, 40))
     assert wide.endswith("  ↑2.00M  Δ 0.125–0.25")
     assert middle.endswith("  ↑2.00M")
     assert narrow.endswith("  val —")
@@ -166,7 +166,7 @@ def test_a_pause_before_and_after_it_is_in_effect(fixed: SimpleNamespace) -> Non
     line = said(view_run.headline(fixed.run_shown(paused), width=120))
     assert "‖ PAUSED" in line
     assert "tok/s" not in line  # what was measured before the pause
-    assert said(view_run.open_round_line(fixed.run_shown(paused))) == "r12 ‖ paused"
+    assert said(view_rounds.open_round_line(fixed.run_shown(paused))) == "r12 ‖ paused"
     assert "charlm-brave-otter is paused by mbp" in [note.text for note in run_notes(fixed.run_state(), paused)]
     (row,) = view_home.run_rows(fixed.home(paused))
     assert "‖ paused" in [cell.text for cell in row.cells]
@@ -193,7 +193,7 @@ def test_who_dropped_whom(fixed: SimpleNamespace) -> None:
 def test_a_syncer_is_no_learner(fixed: SimpleNamespace) -> None:
     state = fixed.run_state(learners=("studio", "mbp"), syncers=("nas",))
     assert "2/2 learners +1 syncer" in said(view_run.headline(fixed.run_shown(state), width=120))
-    assert said(view_run.open_round_line(fixed.run_shown(state))).endswith("1/2 reported")
+    assert said(view_rounds.open_round_line(fixed.run_shown(state))).endswith("1/2 reported")
     rested = fixed.run_state(syncers=("nas",), controls=(Control(action="pause"),))
     assert [row.cells[1].text for row in view_run.learner_rows(fixed.run_shown(rested))] == ["‖ paused"] * 4 + ["◆ syncer"]
     rows = view_run.learner_rows(fixed.run_shown(state))

@@ -17,8 +17,8 @@ from swarm.core.errors import NotFinite
 from swarm.core.tensorspec import TensorSpec
 from swarm.tensors.blocks import BLOCK, scratch, spans
 from swarm.tensors.codec import Decoder, encode
-from swarm.tensors.fold import Fold, is_embedding
-from swarm.tensors.merge import normalised, weighted_mean
+from swarm.tensors.fold import Fold, is_embedding, normalised
+from tests.unit.plain import weighted_mean
 
 CODES = [None, "F32", "F16", "BF16", "F8_E4M3", "F4"]
 weight_lists = st.lists(st.floats(0, 1e12), min_size=1, max_size=4).filter(lambda weights: sum(weights) > 1e-9)
@@ -57,8 +57,7 @@ def test_the_mean_has_the_bytes_of_the_plain_one(weights: list[float], dtype: st
     spec = TensorSpec("w", "F32", data.draw(npst.array_shapes(min_dims=0, max_dims=2, min_side=0, max_side=40)))
     elements = st.floats(-60000, 60000, width=32)
     deltas = [delta(data.draw(npst.arrays(np.float32, spec.shape, elements=elements)), spec, dtype) for _ in weights]
-    want = np.empty(spec.shape, np.float32)
-    weighted_mean([numbers(q, spec, dtype) for q in deltas], weights, want)
+    want = weighted_mean([numbers(q, spec, dtype) for q in deltas], weights)
     found = fold(deltas, [spec], weights, merge="mean", dtype=dtype, norms=True)
     exact = [math.sqrt(math.fsum(x * x for x in numbers(q, spec, dtype).reshape(-1).tolist())) for q in deltas]
     np.testing.assert_allclose(found.norms, exact, rtol=1e-12)
@@ -81,9 +80,7 @@ def test_several_tensors_of_several_blocks(merge: Any, dtype: str | None) -> Non
         result = found.result(spec.name)
         assert result.shape == spec.shape
         if merge == "mean" or spec.name == "e":
-            want = np.empty(spec.shape, np.float32)
-            weighted_mean(parts, weights, want)
-            assert result.tobytes() == want.tobytes()
+            assert result.tobytes() == weighted_mean(parts, weights).tobytes()
         else:
             np.testing.assert_allclose(result, rda(parts, weights), rtol=1e-5, atol=1e-7)
 

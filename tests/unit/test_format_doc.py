@@ -8,12 +8,18 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from swarm.core import records
+from swarm.core import lines, records
 from swarm.core.keys import MARKER, RunKeys
 from swarm.core.records import FORMAT, LearnerPhase, RejectReason
 
 PATH = Path(records.__file__).parents[1] / "FORMAT.md"
 TEXT = PATH.read_text(encoding="utf-8")
+KINDS = {
+    name: value
+    for module in (lines, records)
+    for name, value in vars(module).items()
+    if isinstance(value, type) and issubclass(value, msgspec.Struct) and value.__module__ == module.__name__
+}
 EXAMPLES = re.findall(r"^```json (\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 TREE = dict(
     line.split("  ", 1)
@@ -24,19 +30,14 @@ TREE = dict(
 
 @pytest.mark.parametrize(("kind", "example"), EXAMPLES, ids=[kind for kind, _ in EXAMPLES])
 def test_an_example_is_decoded_and_shows_every_field(kind: str, example: str) -> None:
-    record = msgspec.json.decode(example, type=getattr(records, kind))
+    record = msgspec.json.decode(example, type=KINDS[kind])
     assert json.loads(msgspec.json.encode(record)) == json.loads(example)  # nothing unknown, nothing left out
 
 
 def test_every_record_has_an_example() -> None:
     parts = {"DataRef", "TaskRef", "FileRef", "PayloadRef", "Participant", "Rejected"}  # shown within others
-    kinds = {
-        name
-        for name, value in vars(records).items()
-        if isinstance(value, type) and issubclass(value, msgspec.Struct) and value.__module__ == records.__name__
-    }
     shown = [kind for kind, _ in EXAMPLES]
-    assert sorted(shown) == sorted({kind for kind in kinds if not kind.startswith("_")} - parts)
+    assert sorted(shown) == sorted({kind for kind in KINDS if not kind.startswith("_")} - parts)
     assert all(f"### {kind}\n" in TEXT for kind in shown if kind != "Envelope")
 
 

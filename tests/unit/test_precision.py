@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from swarm.core.tensorspec import DTYPE_BYTES
 from swarm.tensors.blocks import BLOCK, flat, scratch, spans
-from swarm.tensors.precision import BF16, CODES, DTYPES, WIRE_CODES, WIRE_DTYPES, cast, from_f32, to_f32
+from swarm.tensors.precision import BF16, CODES, DTYPES, F32, WIRE_CODES, WIRE_DTYPES, cast
 
 UPPER = np.arange(65_536, dtype=np.uint32) << 16
 LOWER = (0x0000, 0x0001, 0x7FFF, 0x8000, 0x8001, 0xFFFF)
@@ -28,6 +28,18 @@ def rounded(values: NDArray[np.float32], *, mantissa_bits: int, min_exponent: in
         result = np.rint(wide / quantum) * quantum
         result[np.abs(result) > largest] = np.inf
     return np.copysign(np.where(np.isfinite(wide), result, wide), wide)
+
+
+def from_f32(array: NDArray[np.float32], code: str) -> NDArray[Any]:
+    out = np.empty(array.shape, DTYPES[code])
+    cast(array, out)
+    return out
+
+
+def to_f32(array: NDArray[Any]) -> NDArray[np.float32]:
+    out = np.empty(array.shape, F32)
+    cast(array, out)
+    return out
 
 
 @pytest.mark.parametrize(
@@ -66,15 +78,10 @@ def test_every_narrow_value_survives_the_way_there_and_back(code: str) -> None:
 
 
 @given(npst.arrays(np.uint32, st.integers(0, 40)), st.sampled_from(["F32", "F16", "BF16"]))
-def test_out_is_filled_and_returned(bits: NDArray[np.uint32], code: str) -> None:
+def test_a_cast_is_numpys(bits: NDArray[np.uint32], code: str) -> None:
     values = bits.view(np.float32)
-    out = np.ones(values.shape, DTYPES[code])
-    assert from_f32(values, code, out) is out
-    assert out.tobytes() == from_f32(values, code).tobytes()
-    wide = np.ones(values.shape, np.float32)
-    assert to_f32(out, wide) is wide
-    assert wide.tobytes() == to_f32(out).tobytes()
-    assert not np.shares_memory(to_f32(values), values)
+    with np.errstate(all="ignore"):
+        assert from_f32(values, code).tobytes() == values.astype(DTYPES[code]).tobytes()
 
 
 def test_shapes_are_kept_and_blocks_are_seamless() -> None:
@@ -97,11 +104,6 @@ def test_shapes_are_kept_and_blocks_are_seamless() -> None:
 def test_what_cannot_be_cast(array: NDArray[Any], out: NDArray[Any]) -> None:
     with pytest.raises(ValueError):
         cast(array, out)
-
-
-def test_out_must_have_the_dtype() -> None:
-    with pytest.raises(ValueError, match="expected F16"):
-        from_f32(np.zeros(2, np.float32), "F16", np.zeros(2, BF16))
 
 
 def test_the_tables_agree() -> None:

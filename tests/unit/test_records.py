@@ -16,6 +16,7 @@ from swarm.core.errors import FormatMismatch, RecordError, SwarmError
 from swarm.core.fragments import Schedule
 from swarm.core.ids import WINDOWS_DEVICES
 from swarm.core.keys import RunKeys, check_key
+from swarm.core.lines import MAX_RECORD_BYTES, as_json, body_sha256, decode, encode
 from swarm.core.records import (
     FORMAT,
     INIT,
@@ -23,7 +24,6 @@ from swarm.core.records import (
     MAX_CHUNKS,
     MAX_COUNT,
     MAX_FILE_BYTES,
-    MAX_RECORD_BYTES,
     MAX_ROUND,
     MAX_SEED,
     Beat,
@@ -31,7 +31,6 @@ from swarm.core.records import (
     Claim,
     Control,
     DataRef,
-    Envelope,
     EvalRecord,
     FileRef,
     LearnerPhase,
@@ -46,10 +45,6 @@ from swarm.core.records import (
     RoundRecord,
     Snapshot,
     TaskRef,
-    as_json,
-    body_sha256,
-    decode,
-    encode,
 )
 from swarm.core.rounds import weight
 from swarm.core.specs import MAX_REAL, DiLoCo
@@ -224,7 +219,7 @@ RECORDS: dict[type[msgspec.Struct], st.SearchStrategy[Any]] = {
         st.builds(Control, action=st.just("drop"), by=texts, learner=ids, incarnation=counts),
     ),
 }
-PARTS = {DataRef, FileRef, TaskRef, PayloadRef, Participant, Rejected, Envelope}
+PARTS = {DataRef, FileRef, TaskRef, PayloadRef, Participant, Rejected}
 every_record = st.one_of(*RECORDS.values())
 every_type = st.sampled_from(sorted(RECORDS, key=lambda kind: kind.__name__))
 

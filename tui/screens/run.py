@@ -9,7 +9,7 @@ from textual.containers import Horizontal
 from textual.reactive import reactive
 
 from swarm.api import EvalRecord, RoundRecord, RunState
-from tui import view_run
+from tui import view_rounds, view_run
 from tui.commands import Place, bindings
 from tui.messages import RunAt, RunShown
 from tui.screens.lists import ListScreen
@@ -83,7 +83,7 @@ class RunScreen(ListScreen):
         records = (shown.state.rounds, shown.state.evals)
         if records[0] is not self._drawn[0] or records[1] is not self._drawn[1]:
             self._drawn = records
-            self.query_one("#loss", LossPane).show(view_run.curves(*records))
+            self.query_one("#loss", LossPane).show(view_rounds.curves(*records))
         self.query_one("#rounds", RoundsPane).show_run(shown)
         log = tuple(((line.text, line.tone),) for line in shown.log)
         self.query_one("#log", Lines).show(log or (_QUIET,))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tui import view_run
+from tui import view_rounds
 from tui.messages import RunShown
 from tui.widgets.toned import Lines
 
@@ -28,7 +28,7 @@ class RoundsPane(Lines):
             return
         region = self.scrollable_content_region
         if region.height <= 1:
-            self.show((view_run.rounds_summary(self._value),))
+            self.show((view_rounds.rounds_summary(self._value),))
         else:
-            closed = view_run.closed_round_lines(self._value.state, width=region.width)
-            self.show((view_run.open_round_line(self._value), *closed))
+            closed = view_rounds.closed_round_lines(self._value.state, width=region.width)
+            self.show((view_rounds.open_round_line(self._value), *closed))

@@ -9,7 +9,8 @@ import pytest
 
 from swarm.core.errors import InvalidKey
 from swarm.core.keys import MARKER, RunKeys
-from swarm.core.records import Marker, decode
+from swarm.core.lines import decode
+from swarm.core.records import Marker
 from swarm.mailbox.contract import Mailbox
 
 KEYS = RunKeys("run1")

@@ -1,0 +1,110 @@
+"""Read model and commands for every front end: command line, screens, user scripts.
+
+Nothing here imports numpy or a framework: whatever touches tensors runs in a worker process.
+"""
+
+from __future__ import annotations
+
+from swarm import __version__
+from swarm.api.finding import (
+    check_joinable,
+    checkpoints,
+    find_run,
+    foreign_program,
+    joinable,
+    live_learners,
+    settings_faults,
+    settled,
+    survey,
+)
+from swarm.api.steering import (
+    check_new_name,
+    drop_learner,
+    extend_run,
+    learn_order,
+    leave,
+    log_tail,
+    new_run,
+    pause_run,
+    remove_run,
+    resume_run,
+    start_join,
+    stop_run,
+)
+from swarm.core.errors import MailboxError, NothingToJoin, RunNotFound, SwarmError, UsageError
+from swarm.core.records import (
+    Beat,
+    EvalRecord,
+    LearnerRecord,
+    Manifest,
+    Participant,
+    Rejected,
+    RoundRecord,
+    Snapshot,
+)
+from swarm.core.sentences import norms, refusal
+from swarm.core.sentences import settings as settings_words
+from swarm.core.specs import DiLoCo
+from swarm.core.state import LearnerView, RunState, participants, rejections, train_loss
+from swarm.host.crash import note_crash
+from swarm.host.settings import mailbox_location
+from swarm.launcher import Job, jobs
+from swarm.learners.devices import installed_frameworks
+from swarm.watch import Home, HomeWatch, MailboxView, RunWatch, known_mailboxes
+
+__all__ = [
+    "Beat",
+    "DiLoCo",
+    "EvalRecord",
+    "Home",
+    "HomeWatch",
+    "Job",
+    "LearnerRecord",
+    "LearnerView",
+    "MailboxError",
+    "MailboxView",
+    "Manifest",
+    "NothingToJoin",
+    "Participant",
+    "Rejected",
+    "RoundRecord",
+    "RunNotFound",
+    "RunState",
+    "RunWatch",
+    "Snapshot",
+    "SwarmError",
+    "UsageError",
+    "__version__",
+    "check_joinable",
+    "check_new_name",
+    "checkpoints",
+    "drop_learner",
+    "extend_run",
+    "find_run",
+    "foreign_program",
+    "installed_frameworks",
+    "jobs",
+    "joinable",
+    "known_mailboxes",
+    "learn_order",
+    "leave",
+    "live_learners",
+    "log_tail",
+    "mailbox_location",
+    "new_run",
+    "norms",
+    "note_crash",
+    "participants",
+    "pause_run",
+    "refusal",
+    "rejections",
+    "remove_run",
+    "resume_run",
+    "settings_faults",
+    "settings_words",
+    "settled",
+    "start_join",
+    "stop_run",
+    "survey",
+    "train_loss",
+]

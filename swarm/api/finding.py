@@ -1,0 +1,164 @@
+"""Which runs there are, what is known of them, and whether they can be joined."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, TypeVar
+
+from swarm.core.errors import (
+    MailboxCorrupt,
+    MailboxMoved,
+    MailboxUnavailable,
+    RunEnded,
+    RunError,
+    RunNotFound,
+    UsageError,
+)
+from swarm.core.records import (
+    Manifest,
+)
+from swarm.core.state import RunState
+from swarm.host import settings
+from swarm.mailbox import open_mailbox
+from swarm.mailbox.contract import Mailbox
+from swarm.tape import Tape, read_manifest, run_ids
+from swarm.tasks import registry
+from swarm.watch import RunWatch, finished, now_s
+
+T = TypeVar("T")
+PATIENCE_S = 20.0  # how long a command waits for an answer: a disk that sleeps takes some seconds
+
+
+def settings_faults() -> tuple[str, ...]:
+    """What is wrong with the settings file, a line each."""
+    return settings.load()[1]
+
+
+async def opened(location: str) -> Mailbox:
+    """The mailbox there. Raises MailboxUnavailable when it does not answer in time, MailboxMoved when there is none."""
+    mailbox = open_mailbox(location)
+    try:
+        await in_time(mailbox, mailbox.open())
+    except MailboxMoved as error:
+        raise MailboxMoved(f"{error} `swarm init {location}` makes one there") from None
+    return mailbox
+
+
+async def in_time(mailbox: Mailbox, work: Coroutine[Any, Any, T]) -> T:
+    """What `work` gives. Raises MailboxUnavailable once a call has not been answered for PATIENCE_S."""
+    task = asyncio.create_task(work)
+    while not await finished(task, mailbox):
+        if mailbox.outstanding_s() >= PATIENCE_S:
+            task.cancel()
+            raise MailboxUnavailable(f"{mailbox.location} has not answered for {PATIENCE_S:.0f} s: is the share reachable?")
+    return task.result()
+
+
+async def survey(location: str) -> tuple[list[Manifest], list[str]]:
+    """(all runs in a mailbox that this version can read, what is wrong with the others)."""
+    mailbox = await opened(location)
+    found, faults = [], []
+    for run in await in_time(mailbox, run_ids(mailbox)):
+        try:
+            found.append(await in_time(mailbox, read_manifest(mailbox, run)))
+        except RunNotFound:
+            continue  # being made, or being deleted
+        except (RunError, MailboxCorrupt) as error:
+            faults.append(str(error))
+    return found, faults
+
+
+async def find_run(location: str, text: str) -> Manifest:
+    """By name, id or an unambiguous prefix of either. Raises RunNotFound."""
+    every, faults = await survey(location)
+    exact = [m for m in every if text in (m.run, m.name)]
+    fitting = exact or [m for m in every if text and (m.run.startswith(text) or m.name.startswith(text))]
+    if len(fitting) == 1:
+        return fitting[0]
+    if not fitting:
+        unreadable = f"; cannot be read: {'; '.join(faults[:3])}" if faults else ""
+        raise RunNotFound(f"no run {text!r} in {location}; runs there: {_some(m.name for m in every)}{unreadable}")
+    raise RunNotFound(f"{text!r} fits several runs: {_some(f'{m.name} ({m.run})' for m in fitting)}")
+
+
+def _some(names: Iterable[str]) -> str:
+    every = sorted(names)
+    return ", ".join(every[:5]) + (", …" if len(every) > 5 else "") if every else "none"
+
+
+async def settled(watch: RunWatch, *, at_most_s: float | None = None) -> RunState:
+    """A run's state once it is certain whether anybody is live, or the best known after `at_most_s` (default: two beats);
+    with all its rounds, however long that takes."""
+    started_s: float | None = None
+    while True:
+        now = await watch.poll()
+        if now.manifest is None or now.lost:
+            return now
+        if watch.behind:
+            continue
+        started_s = now_s() if started_s is None else started_s  # while the history was read, nobody was listened for
+        if now.phase_is_certain:
+            return now
+        algorithm = now.manifest.algorithm
+        if now_s() - started_s > (2 * algorithm.beat_s + 1 if at_most_s is None else at_most_s):
+            return now
+        await asyncio.sleep(min(0.25, algorithm.beat_s / 4))
+
+
+async def live_learners(location: str, run: str, *, told: Callable[[float], object] = lambda s: None) -> tuple[str, ...]:
+    """Who trains in `run`: certain only once one of them was heard, or after a lease of silence. `told`: called with that
+    time, in seconds, if it has to be waited for. Raises MailboxUnavailable."""
+    watch = RunWatch(location, run, history=False)
+    now = first = await watch.poll()
+    waited = False
+    while now.live and not now.lost:
+        assert now.manifest is not None
+        beats = {v.learner: v.beat for v in first.live}
+        if any(v.beat is not beats.get(v.learner) for v in now.live):
+            break
+        if not waited and now.watched_s > 2 * now.manifest.algorithm.beat_s:
+            waited = True
+            told(now.manifest.algorithm.lease_s)
+        await asyncio.sleep(min(0.25, now.manifest.algorithm.beat_s / 4))
+        now = await watch.poll()
+    if now.lost:
+        raise MailboxUnavailable(now.lost)
+    return tuple(v.learner for v in now.live)
+
+
+async def check_joinable(location: str, manifest: Manifest) -> None:
+    """Raises RunEnded if the run was stopped or has all its rounds."""
+    now = await RunWatch(location, manifest.run, history=False).poll()
+    if now.phase in ("done", "stopped"):
+        raise RunEnded(f"run {manifest.name} {ended(now)}: `swarm export`, or `swarm start` another one")
+    if program := foreign_program(manifest):
+        raise UsageError(f"run {manifest.name} {program}")
+
+
+async def joinable(location: str) -> list[Manifest]:
+    """Runs that are neither done nor stopped."""
+    found = []
+    for manifest in (await survey(location))[0]:
+        now = await RunWatch(location, manifest.run, history=False).poll()
+        if now.phase not in ("done", "stopped", "unknown") and not foreign_program(manifest):
+            found.append(manifest)
+    return found
+
+
+def foreign_program(manifest: Manifest) -> str:
+    """How a run is joined that no worker can join, after its name; '' for all others."""
+    if manifest.task.name != registry.LIBRARY:
+        return ""
+    return "trains a program's own model: it is joined by starting that program here (swarm.Session)"
+
+
+async def checkpoints(location: str, run: str) -> list[int]:
+    """Rounds whose parameters are kept, oldest first."""
+    store = await opened(location)
+    return await in_time(store, Tape(store, await in_time(store, read_manifest(store, run))).checkpoints())
+
+
+def ended(state: RunState) -> str:
+    """How a run ended, after its name."""
+    return "was stopped" if state.phase == "stopped" else f"has all its {state.open_round} rounds"

@@ -1,0 +1,208 @@
+"""Making runs, taking part in them, and what is asked of them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+
+from swarm import launcher
+from swarm.api.finding import ended, in_time, opened, survey
+from swarm.core.errors import (
+    MailboxUnavailable,
+    RunEnded,
+    TaskUnknown,
+    UsageError,
+)
+from swarm.core.ids import is_learner_id, learner_id_from_host
+from swarm.core.ids import learner_id as check_learner_id
+from swarm.core.jobs import CreateRun, Learn
+from swarm.core.naming import run_id, run_name
+from swarm.core.records import (
+    MAX_ROUND,
+    MAX_SEED,
+    Control,
+    Role,
+)
+from swarm.core.specs import DiLoCo
+from swarm.core.state import RunPhase
+from swarm.host import settings
+from swarm.host.identity import machine_name
+from swarm.launcher import Job
+from swarm.tape import Tape, read_manifest
+from swarm.tasks import registry
+from swarm.watch import RunWatch
+
+DELETED_AT_ONCE = 200
+
+
+def new_run(
+    *,
+    task: str,
+    options: Mapping[str, str],
+    algorithm: DiLoCo,
+    rounds: int | None,
+    seed: int | None = None,
+    name: str | None = None,
+    eval_every: int = 1,
+    checkpoint_every: int = 0,
+    checkpoints_kept: int = 3,
+    attach: bool | None = None,
+) -> CreateRun:
+    """A run to be made by a worker; its options are checked here. `attach`: the data that its order gives; None: if that is
+    under 1 GiB. Raises UsageError, TaskUnknown."""
+    try:
+        chosen = registry.get(task)
+    except TaskUnknown as error:
+        raise UsageError(str(error)) from None
+    random = secrets.SystemRandom()
+    if rounds is not None and not 1 <= rounds <= MAX_ROUND:
+        raise UsageError(f"rounds must be 1 to {MAX_ROUND}, got {rounds}")
+    if name is not None and not is_learner_id(name):  # the same grammar: safe to type, to show and to compare
+        raise UsageError(f"{name!r} is no name for a run: 1 to 64 of a-z, 0-9 and '-', and no Windows device name")
+    if seed is not None and not 0 <= seed <= MAX_SEED:
+        raise UsageError(f"seed must be 0 to {MAX_SEED}, got {seed}")
+    if not 0 <= eval_every <= MAX_ROUND:
+        raise UsageError(f"eval_every must be 0 to {MAX_ROUND}, got {eval_every}")
+    if not 0 <= checkpoint_every <= MAX_ROUND:
+        raise UsageError(f"checkpoint_every must be 0 to {MAX_ROUND}, got {checkpoint_every}")
+    if not 1 <= checkpoints_kept <= MAX_ROUND:
+        raise UsageError(f"checkpoints_kept must be 1 to {MAX_ROUND}, got {checkpoints_kept}")
+    return CreateRun(
+        run=run_id(random),
+        name=name or run_name(task, random),
+        task=task,
+        options=chosen.options(options),
+        algorithm=algorithm,
+        rounds=rounds,
+        seed=random.randrange(2**32) if seed is None else seed,
+        eval_every=eval_every,
+        checkpoint_every=checkpoint_every,
+        checkpoints_kept=checkpoints_kept,
+        attach=attach,
+    )
+
+
+async def check_new_name(location: str, name: str) -> None:
+    """Raises UsageError if a run of that name exists, since commands could not tell the two apart."""
+    if any(manifest.name == name for manifest in (await survey(location))[0]):
+        raise UsageError(f"a run {name!r} exists in {location}: choose another name, or `swarm join {name}`")
+
+
+def learn_order(
+    mailbox: str,
+    run: str,
+    *,
+    run_name: str = "",
+    create: CreateRun | None = None,
+    join: bool = True,
+    learner_id: str | None = None,
+    framework: str = "auto",
+    device: str = "auto",
+    data: str | None = None,
+    threads: int | None = None,
+    role: Role = "both",
+) -> Learn:
+    """What a worker needs to take part in a run. Raises UsageError for a wrong learner id."""
+    return Learn(
+        mailbox=mailbox,
+        run=run,
+        run_name=create.name if create else run_name,
+        create=create,
+        join=join,
+        learner=check_learner_id(learner_id) if learner_id is not None else learner_id_from_host(machine_name()),
+        may_rename=learner_id is None,
+        framework=framework,
+        device=device,
+        data=None if data is None else settings.absolute(data),
+        threads=threads,
+        role=role,
+    )
+
+
+def start_join(
+    mailbox: str,
+    run: str,
+    *,
+    run_name: str = "",
+    learner_id: str | None = None,
+    framework: str = "auto",
+    device: str = "auto",
+    data: str | None = None,
+    role: Role = "both",
+) -> Job:
+    """Start a detached worker that joins `run` and return at once; the job's state tells how it goes on."""
+    order = learn_order(
+        mailbox, run, run_name=run_name, learner_id=learner_id, framework=framework, device=device, data=data, role=role
+    )
+    return launcher.job(launcher.start(order, foreground=False).job.name)
+
+
+def leave(job: str) -> bool:
+    """Ask the worker of `job` to leave its run cleanly; returns at once, False if it runs no more."""
+    return launcher.interrupt(launcher.job(job))
+
+
+async def stop_run(mailbox: str, run: str) -> None:
+    """End the run for everybody: its learners report what they have, and the round that this closes is the last."""
+    await _command(mailbox, run, Control(action="stop", by=machine_name()))
+
+
+async def pause_run(mailbox: str, run: str) -> None:
+    """Let the learners report what they have, and then wait until the run is resumed. Raises RunEnded."""
+    await _command(mailbox, run, Control(action="pause", by=machine_name()), unless=("done", "stopped"))
+
+
+async def resume_run(mailbox: str, run: str) -> None:
+    """Let a paused run go on, at once. Raises RunEnded."""
+    await _command(mailbox, run, Control(action="resume", by=machine_name()), unless=("done", "stopped"))
+
+
+async def extend_run(mailbox: str, run: str, rounds: int | None) -> None:
+    """Give the run another number of rounds, in all; None: until it is stopped. One that has all its rounds goes on with
+    whoever joins. Fewer than it has already end it with the round under way. Raises RunEnded if it was stopped, UsageError."""
+    if rounds is not None and not 1 <= rounds <= MAX_ROUND:
+        raise UsageError(f"rounds must be 1 to {MAX_ROUND}, got {rounds}")
+    await _command(mailbox, run, Control(action="extend", by=machine_name(), rounds=rounds), unless=("stopped",))
+
+
+async def drop_learner(mailbox: str, run: str, learner: str) -> int:
+    """Make a learner leave, with all its incarnations so far, and wait for it no more; returns the newest of these. A later
+    one may join. Raises RunEnded, UsageError if there is no such learner."""
+    store = await opened(mailbox)
+    manifest = await in_time(store, read_manifest(store, run))
+    incarnations = await in_time(store, Tape(store, manifest).incarnations(check_learner_id(learner)))
+    if not incarnations:
+        raise UsageError(f"run {manifest.name} has no learner {learner!r}")
+    control = Control(action="drop", by=machine_name(), learner=learner, incarnation=incarnations[-1])
+    await _command(mailbox, run, control, unless=("done", "stopped"))
+    return incarnations[-1]
+
+
+async def _command(mailbox: str, run: str, control: Control, *, unless: tuple[RunPhase, ...] = ()) -> None:
+    """Append to the run's control records. Raises RunEnded if the run's phase is one of `unless`."""
+    store = await opened(mailbox)
+    manifest = await in_time(store, read_manifest(store, run))
+    if unless:
+        now = await RunWatch(mailbox, run, history=False, store=store).poll()
+        if now.lost:
+            raise MailboxUnavailable(now.lost)
+        if now.phase in unless:
+            raise RunEnded(f"run {manifest.name} {ended(now)}")
+    await in_time(store, Tape(store, manifest).control(control))
+
+
+async def remove_run(mailbox: str, run: str) -> int:
+    """Delete everything of a run; returns how many objects. The manifest goes first, so that it is a run no more at once."""
+    store = await opened(mailbox)
+    manifest = await in_time(store, read_manifest(store, run))
+    place = Tape(store, manifest).keys
+    await in_time(store, store.delete([place.manifest]))
+    doomed = await in_time(store, store.list(f"{place.root}/"))
+    for first in range(0, len(doomed), DELETED_AT_ONCE):  # each batch is answered, however long the history is
+        await in_time(store, store.delete(doomed[first : first + DELETED_AT_ONCE]))
+    return len(doomed) + 1
+
+
+def log_tail(job: str, lines: int = 200) -> tuple[str, ...]:
+    """The last lines of a job's log."""
+    return launcher.log_tail(launcher.job(job).log, lines)

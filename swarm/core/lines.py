@@ -1,0 +1,80 @@
+"""The two lines of every record (FORMAT.md, "Records"): the body, then the envelope with a nonce, the SHA-256 of the body, and
+the place of a signature."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, TypeVar
+
+import msgspec
+
+from swarm.core.errors import FormatMismatch, RecordError
+from swarm.core.records import FORMAT
+
+MAX_RECORD_BYTES = 64 << 20  # a schema of a hundred thousand tensors fits; nothing larger is read
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class Envelope(msgspec.Struct, frozen=True):
+    nonce: str
+    sha256: str  # of line 1
+    signature: str | None = None  # reserved: HMAC over run id, key and body in a signed swarm
+
+
+def encode(body: msgspec.Struct, *, nonce: str) -> bytes:
+    """The two lines. A loss that is not finite becomes null, since JSON has no word for it."""
+    line = msgspec.json.encode(body)
+    envelope = Envelope(nonce=nonce, sha256=hashlib.sha256(line).hexdigest())
+    return b"%b\n%b\n" % (line, msgspec.json.encode(envelope))
+
+
+def decode(data: bytes, type: type[T], *, where: str = "record") -> T:
+    """The body. Raises RecordError if the lines, the hash or a field is wrong; FormatMismatch if the body says that it is of
+    another format, and cannot be read in this one."""
+    if len(data) > MAX_RECORD_BYTES:
+        raise RecordError(f"{where}: {len(data)} bytes, more than {MAX_RECORD_BYTES}")
+    lines = data.split(b"\n", 3)
+    if len(lines) != 3 or lines[2]:
+        raise RecordError(f"{where}: not two lines")
+    envelope = _json(lines[1], Envelope, where)
+    if hashlib.sha256(lines[0]).hexdigest() != envelope.sha256:
+        raise RecordError(f"{where}: the body's SHA-256 is not the envelope's")
+    try:
+        return _json(lines[0], type, where)
+    except RecordError:
+        theirs = _format_of(lines[0]) if "format" in type.__struct_fields__ else FORMAT
+        if theirs != FORMAT:
+            raise FormatMismatch(theirs=theirs, ours=FORMAT, where=where) from None
+        raise
+
+
+def _json(line: bytes, type: type[T], where: str) -> T:
+    try:
+        return msgspec.json.decode(line, type=type)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise RecordError(f"{where}: {error}") from error
+
+
+class _Format(msgspec.Struct):
+    """All that is read of a body in a format that this version does not know."""
+
+    format: int = FORMAT
+
+
+def _format_of(line: bytes) -> int:
+    try:
+        return _json(line, _Format, "").format
+    except RecordError:
+        return FORMAT
+
+
+def body_sha256(data: bytes) -> str:
+    """SHA-256 of a record's first line: what the next round's `parent` names."""
+    return hashlib.sha256(data.split(b"\n", 1)[0]).hexdigest()
+
+
+def as_json(record: msgspec.Struct) -> dict[str, Any]:
+    """A record as plain dicts and lists, as a JSON reader sees it."""
+    built: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(record))
+    return built
