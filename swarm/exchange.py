@@ -47,9 +47,11 @@ async def inline(work: Callable[[], Any]) -> Any:
 def check_payloads(manifest: Manifest) -> None:
     """Raises UsageError if what deltas, updates or outer payloads of such a run hold beside a parameter (a scale, a master
     copy) would have another parameter's name."""
-    algorithm, how = manifest.algorithm, OuterStep.of(manifest.algorithm)
-    masters = [spec.name for spec in manifest.tensors if how.master_code(spec) is not None]
-    check_names(manifest.tensors, [algorithm.delta_dtype, algorithm.commit_dtype], masters=masters)
+    spec, specs = manifest.algorithm, manifest.tensors
+    for dtype in (spec.delta_dtype, spec.commit_dtype):
+        check_names(specs, dtype)
+    how = OuterStep.of(spec)
+    check_names(specs, None, master=any(how.master_code(tensor) is not None for tensor in specs))
 
 
 async def create_run(

@@ -17,7 +17,7 @@ from swarm.learners.select import adapter_for
 from swarm.mailbox.threads import DaemonThreads
 from swarm.tasks.blank import build
 
-WINDOW_S, TURNS = 1.5, 5
+WINDOW_S, TURNS = 1.5, 5  # the window for a payload of 50 million parameters; smaller ones are through sooner
 SIZE = 640  # of the matrices that a step multiplies, on one thread: some 5 to 20 ms
 
 
@@ -30,6 +30,7 @@ def rate(options: Options) -> dict[str, object]:
     exchange = Exchange(mailbox, manifest, offload=DaemonThreads(1).run)
     tensors = {name: np.array(array) for name, array in adapter_for(model).snapshot().items()}
     go, end = threading.Event(), threading.Event()
+    window_s = min(WINDOW_S, max(0.1, WINDOW_S * options.params / 50e6))
 
     async def exchange_on() -> None:
         round = 0
@@ -50,7 +51,7 @@ def rate(options: Options) -> dict[str, object]:
 
     def steps_per_s() -> float:
         done, started_s = 0, time.perf_counter()
-        while time.perf_counter() - started_s < WINDOW_S:
+        while time.perf_counter() - started_s < window_s:
             for _ in range(3):  # a few operations a step, as a model has them
                 np.matmul(one, one, out=out)
             np.add(out, one, out=out)
@@ -64,7 +65,7 @@ def rate(options: Options) -> dict[str, object]:
         go.set()
         beside = steps_per_s()
         go.clear()
-        time.sleep(0.5)  # what was begun ends
+        time.sleep(window_s / 3)  # what was begun ends
         again = steps_per_s()
         lost.append(1 - beside / ((alone + again) / 2))
     end.set()

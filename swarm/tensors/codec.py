@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -62,16 +62,16 @@ def payload_specs(specs: Iterable[TensorSpec], dtype: str | None) -> list[tuple[
     return found
 
 
-def check_names(specs: Collection[TensorSpec], dtypes: Collection[str | None], *, masters: Collection[str] = ()) -> None:
-    """Raises UsageError if a parameter's scale, at one of `dtypes`, or its master copy in an outer payload, would have another
-    parameter's name. `masters`: names of parameters that have one."""
+def check_names(specs: Iterable[TensorSpec], dtype: str | None, *, master: bool = False) -> None:
+    """Raises UsageError if a parameter's scale (at `dtype`), or its master copy in an outer payload, would have another
+    parameter's name."""
+    suffixes = [suffix for suffix, used in ((".scale", dtype in QUANTISED), (".master", master)) if used]
     names = {spec.name for spec in specs}
-    scaled = sorted({dtype for dtype in dtypes if dtype in QUANTISED})
-    kept = [(name, ".scale", f"delta_dtype or commit_dtype {' and '.join(scaled)}") for name in names if scaled]
-    kept += [(name, ".master", "a master copy") for name in masters]
-    for name, suffix, what in sorted(kept):
-        if name + suffix in names:
-            raise UsageError(f"{what} keeps {name!r}'s beside it as {name + suffix!r}, which names a parameter")
+    for suffix in suffixes:
+        taken = sorted(name for name in names if name + suffix in names)
+        if taken:
+            what = f"delta_dtype or commit_dtype {dtype}" if suffix == ".scale" else "a master copy"
+            raise UsageError(f"{what} keeps {taken[0]!r}'s beside it as {taken[0] + suffix!r}, which names a parameter")
 
 
 def encode(

@@ -14,8 +14,8 @@ from swarm.core.errors import PayloadCorrupt
 from swarm.exchange import Exchange
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
 from swarm.mailbox.threads import DaemonThreads
+from tests.integration.closing_by_hand import SPEC, Bench
 from tests.integration.simulation import new_run
-from tests.integration.test_closing import SPEC, Bench
 
 
 class Elsewhere:

@@ -9,14 +9,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from swarm.core.records import Manifest, TaskRef
 from swarm.core.specs import DiLoCo
-from swarm.core.tensorspec import TensorSpec
-from swarm.exchange import Exchange, create_run
+from swarm.exchange import Exchange
+from swarm.learners.numpy import NumpyAdapter
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
-from swarm.tensors.schema import Schema
 from tests.integration import simulation
-from tests.integration.closing_by_hand import SPEC, Bench, small
+from tests.integration.closing_by_hand import SPEC, Bench, run_of, small
 from tests.integration.roles import tape
 from tests.integration.simulation import Learner, Machines, new_run, together, virtually
 from tests.integration.wrappers import Stopped
@@ -25,21 +23,10 @@ from tests.integration.wrappers import Stopped
 @pytest.mark.parametrize("commit_dtype", ["F8_E4M3", "BF16", "F4"])
 def test_a_reader_that_holds_the_theta_before_rebuilds_the_new_one_from_the_update(commit_dtype: Any) -> None:
     async def main() -> None:
-        store = MemoryStore()
         rng = np.random.default_rng(0)
         big = {"w": rng.standard_normal((64, 32)).astype(np.float32), "v": np.ones(7, np.float32)}
-        schema = Schema(TensorSpec(name, "F32", array.shape) for name, array in big.items())
-        draft = Manifest(
-            run="testrun1",
-            name="test-run",
-            algorithm=msgspec.structs.replace(SPEC, commit_dtype=commit_dtype),
-            task=TaskRef(name="none"),
-            tensors=tuple(schema),
-            schema_sha256=schema.digest,
-            init=(),
-        )
-        manifest, _ = await create_run(MemoryMailbox(store), draft, [big])
-        bench = Bench(store, manifest)
+        bench = await run_of(NumpyAdapter(big), msgspec.structs.replace(SPEC, commit_dtype=commit_dtype))
+        store, manifest = bench.store, bench.manifest
         held: tuple[str, Any] = (bench.base.sha256, await bench.theta())
         stale = held
         for round in range(3):
