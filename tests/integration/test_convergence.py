@@ -1,107 +1,91 @@
-"""A real model, real gradients: what rounding deltas to a few bits costs."""
+"""What rounding deltas to a few bits costs in a real model, and where error feedback is what makes up for it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
 
-from swarm.core.fragments import Schedule, plan
-from swarm.core.records import Participant
 from swarm.core.specs import DiLoCo
-from swarm.runtime.handoff import Aligned, Publication, Verdict
-from swarm.runtime.inner import InnerLoop
-from swarm.tasks.charlm import TASK
-from swarm.tensors.fold import Fold
-from swarm.tensors.outer import step
-
-torch = pytest.importorskip("torch")
+from swarm.learners.numpy import NumpyAdapter
+from swarm.tasks.contract import StepResult
+from tests.bench.convergence import FIRST_SEED, SETTINGS, VARIANTS, curve
+from tests.integration.pair import Pair
 
 
-class Pair:
-    """Two learners of charlm, whose rounds are closed as soon as both have reported."""
-
-    def __init__(self, spec: DiLoCo, **options: str) -> None:
-        self.spec = spec
-        chosen = TASK.options({"size": "tiny", "sample_bytes": "0", **options})
-        self.tasks: list[Any] = [
-            TASK.build(framework="torch", device="cpu", options=chosen, data=TASK.data(None), data_path=None, seed=3)
-            for _ in range(2)
-        ]
-        self.schema = self.tasks[0].adapter.schema()
-        self.plan = plan(self.schema, spec.fragments, spec.partition)
-        theta = {name: np.array(array) for name, array in self.tasks[0].adapter.snapshot().items()}
-        self.theta = [{name: theta[name] for name in names} for names in self.plan]
-        self.momentum = {name: np.zeros_like(array) for name, array in theta.items()}
-        start = Aligned(newest=-1, fragments={k: ("0" * 64, part) for k, part in enumerate(self.theta)})
-        schedule = Schedule(sync_every=spec.sync_every, fragments=len(self.plan))
-        self.loops = [InnerLoop(t.adapter, spec, plan=self.plan, schedule=schedule, start=start) for t in self.tasks]
-        for name, task in zip("ab", self.tasks, strict=True):
-            task.use_stream(name, 1)
-
-    def train(self, rounds: int) -> float:
-        """The validation loss after `rounds`."""
-        for round in range(rounds):
-            made = [self._published(task, loop) for task, loop in zip(self.tasks, self.loops, strict=True)]
-            aligned = self._closed(round, made)
-            for loop, mine in zip(self.loops, made, strict=True):
-                loop.align(Aligned(newest=round, fragments=aligned, verdicts={round: Verdict(counted=_counted(mine))}))
-        self.loops[0].take_committed()
-        return float(self.tasks[0].evaluate().loss)
-
-    def _published(self, task: Any, loop: InnerLoop) -> Publication:
-        while (made := loop.due(flush=False)) is None:
-            result = task.step()
-            loop.count(tokens=result.tokens, loss=result.loss, seconds_s=1.0)
-        return made
-
-    def _closed(self, round: int, made: list[Publication]) -> dict[int, tuple[str, dict[str, np.ndarray]]]:
-        fragment = made[0].fragment
-        names = self.plan[fragment]
-        fold = Fold([self.schema[n] for n in names], [1.0, 1.0], merge=self.spec.merge, dtype=self.spec.delta_dtype)
-        for name in names:
-            for publication in made:
-                fold.add(name, publication.delta)
-            merged, m = fold.result(name), self.momentum[name]
-            lr, beta = self.spec.outer_lr, self.spec.outer_momentum
-            assert step(self.theta[fragment][name], merged, momentum=m, new_momentum=m, lr=lr, beta=beta)
-            self.theta[fragment] = {**self.theta[fragment], name: merged}
-        return {fragment: (f"{round:064x}", self.theta[fragment])}
-
-
-def _counted(made: Publication) -> Participant:
-    return Participant(
-        learner="a",
-        unit="a",
-        weight=1.0,
-        tokens=made.tokens,
-        steps=made.steps,
-        train_loss=made.train_loss,
-        seconds_s=made.seconds_s,
-        size_bytes=1,
-    )
-
-
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def one_thread() -> Iterator[None]:
-    """So small a model is slower on several."""
+    """So small a model is slower on several, and its sums depend on how many there are."""
+    torch = pytest.importorskip("torch")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
 
 
-def final_loss(delta_dtype: str | None) -> float:
-    """A small outer momentum and learning rate: with larger ones two runs of so few rounds differ by more than one per cent
-    whatever their deltas are rounded to."""
-    spec = DiLoCo(sync_every=8, delta_dtype=delta_dtype, outer_momentum=0.6)  # type: ignore[arg-type]
-    return Pair(spec, seq_len="32", batch_size="4", learning_rate="5e-4").train(10)
-
-
+@pytest.mark.usefixtures("one_thread")
 def test_a_few_bits_with_error_feedback_end_where_fp32_does() -> None:
-    full = final_loss("F32")
-    assert full < 3, "it has learned something: it began at 5.5"
-    for dtype in ("F8_E4M3", "F4"):
-        assert abs(final_loss(dtype) - full) < 0.01 * full, dtype
+    """After 30 rounds, at a small learning rate and outer momentum. Over five seeds F8 ended within 0.09 % and F4 within 0.11 %,
+    with spreads of 0.05 and 0.07 %: the bound of one per cent is more than ten of these away. At the defaults, with rounds as
+    short as a test needs them, the spread is too large for it (tests/bench/convergence.py has the figures).
+
+    Whether errors are fed back can hardly be told here: F4 without ended within 0.31 %, F8 without closer still."""
+    full, *others = (curve(SETTINGS["gentle"], VARIANTS[name], FIRST_SEED)[-1] for name in ("F32", "F8+ef", "F4+ef"))
+    assert full < 2.8, "it has learned something: it began at 5.5, and counting the bytes gives 3.0"
+    assert others == pytest.approx([full, full], rel=0.01)
+
+
+class Pulled:
+    """A learner of a quadratic: each inner step goes a twentieth of the way to its target."""
+
+    def __init__(self, target: dict[str, np.ndarray]) -> None:
+        self.target = target
+        self.adapter = NumpyAdapter({name: np.zeros_like(array) for name, array in target.items()})
+
+    def step(self) -> StepResult:
+        here = self.adapter.snapshot()
+        self.adapter.apply({name: a + np.float32(0.05) * (self.target[name] - a) for name, a in here.items()})
+        return StepResult(loss=None, tokens=1, samples=1)
+
+
+AGREED = np.linspace(0.1, 0.25, 32, dtype=np.float32) * np.resize(np.array([1, -1], np.float32), 32)
+OUTER_LR = 0.3
+
+
+def pulled(delta_dtype: str, *, apart: float, error_feedback: bool) -> dict[str, np.ndarray]:
+    """Θ after 200 rounds, begun at zero, of two learners that agree on where to go but for the first number of `mixed`: one
+    pulls it to +`apart`, the other to −`apart`."""
+    learners = []
+    for sign in (1, -1):
+        mixed = AGREED.copy()
+        mixed[0] = sign * apart
+        learners.append(Pulled({"mixed": mixed, "alone": AGREED}))
+    spec = DiLoCo(
+        sync_every=1,
+        outer_lr=OUTER_LR,
+        outer_momentum=0.0,  # one of 0.9 makes ten times as much of each rounded number that is sent
+        delta_dtype=delta_dtype,  # type: ignore[arg-type]
+        error_feedback=error_feedback,
+    )
+    pair = Pair(spec, learners)
+    pair.train(200)
+    return pair.theta
+
+
+@pytest.mark.parametrize(("dtype", "apart"), [("F8_E4M3", 1e5), ("F4", 8.0)])
+def test_what_one_number_drowns_out_arrives_by_error_feedback_alone(dtype: str, apart: float) -> None:
+    """The largest number decides how coarsely a tensor in F8, or a block of 32 numbers in F4, is rounded: here to multiples
+    of 2⁻⁵, in both. As long as the learners pull one number far apart, what they want of the others, at most 0.0125 a round,
+    is rounded to zero."""
+    full = pulled("F32", apart=apart, error_feedback=False)
+    fed_back = pulled(dtype, apart=apart, error_feedback=True)
+    without = pulled(dtype, apart=apart, error_feedback=False)
+    others = slice(1, None)
+    assert (np.abs(full["mixed"] / AGREED - 1)[others] < 0.06).all(), "in fp32 they have arrived"
+    assert not without["mixed"].any(), "they have never moved"
+    # Kept back is at most half a multiple. Θ is behind by that times the learning rate, and once more as much, since the
+    # steps were made there.
+    assert np.abs(fed_back["mixed"] - full["mixed"]).max() < 2 * OUTER_LR * 2.0**-6
+    for theta in (fed_back, without):  # where nothing drowns them out, rounding alone does no harm
+        assert np.abs(theta["alone"] - full["alone"]).max() < 0.005
