@@ -18,6 +18,7 @@ from swarm.mailbox.threads import DaemonThreads
 from swarm.tasks.blank import build
 
 WINDOW_S, TURNS = 1.5, 5
+SMALL = 5_000_000  # parameters; with fewer it is a trial, and short
 SIZE = 640  # of the matrices that a step multiplies, on one thread: some 5 to 20 ms
 
 
@@ -48,9 +49,11 @@ def rate(options: Options) -> dict[str, object]:
     one = np.random.default_rng(0).standard_normal((SIZE, SIZE), dtype=np.float32)
     out = np.empty_like(one)
 
+    window_s = WINDOW_S if options.params >= SMALL else WINDOW_S / 10
+
     def steps_per_s() -> float:
         done, started_s = 0, time.perf_counter()
-        while time.perf_counter() - started_s < WINDOW_S:
+        while time.perf_counter() - started_s < window_s:
             for _ in range(3):  # a few operations a step, as a model has them
                 np.matmul(one, one, out=out)
             np.add(out, one, out=out)
@@ -64,7 +67,7 @@ def rate(options: Options) -> dict[str, object]:
         go.set()
         beside = steps_per_s()
         go.clear()
-        time.sleep(0.5)  # what was begun ends
+        time.sleep(window_s / 3)  # what was begun ends
         again = steps_per_s()
         lost.append(1 - beside / ((alone + again) / 2))
     end.set()
