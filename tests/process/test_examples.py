@@ -137,7 +137,7 @@ def test_the_commands_know_such_a_run(tmp_path: Path, state_dir: Path) -> None:
     exported = command("export", "mine", str(tmp_path / "mine.safetensors"))
     assert exported.returncode == 0, exported.stderr
     joined = command("join", "mine")
-    assert joined.returncode == 1
+    assert joined.returncode == 2
     assert "joined by starting that program here" in joined.stderr
     assert "Traceback" not in joined.stderr
 
