@@ -9,7 +9,7 @@ import click
 from swarm import api
 from swarm.cli.common import asked_by, confirm, mailbox_option, say, wait_for, where
 from swarm.core.errors import UsageError
-from swarm.core.sentences import plain
+from swarm.core.sentences import counted, plain
 
 
 @click.command()
@@ -64,18 +64,27 @@ def resume(run: str, mailbox: str | None) -> None:
 @click.option("--forever", is_flag=True, help="Until it is stopped.")
 @mailbox_option
 def extend(run: str, rounds: int | None, by: int | None, forever: bool, mailbox: str | None) -> None:
-    """Give RUN more rounds (or fewer). A run that is done goes on when somebody joins it."""
+    """Give RUN more rounds. A run that is done goes on when somebody joins it; one that is to have fewer than it has
+    already ends with the round under way."""
     if (rounds is not None) + (by is not None) + forever != 1:
         raise UsageError("say how far: --rounds N for N in all, --by N for N more, or --forever")
     location, now = _found(mailbox, run)
     if now.phase == "stopped":
         raise UsageError(f"{plain(now.name)} was stopped: `swarm start` another one")
     if by is not None:
-        if now.total_rounds is None:
+        if now.asked_rounds is None:
             raise UsageError(f"{plain(now.name)} goes on until it is stopped: --rounds N gives it an end")
-        rounds = now.total_rounds + by
+        rounds = now.asked_rounds + by
+    had = counted(now.open_round, "round")
+    if rounds is not None and rounds <= now.open_round and now.phase == "done":
+        raise UsageError(f"{plain(now.name)} is done after {had}: --rounds N for more than that in all, or --by N for N more")
     wait_for(api.extend_run(location, now.run, rounds))
-    until = "goes on until it is stopped" if rounds is None else f"has {rounds} rounds"
+    if rounds is None:
+        until = "goes on until it is stopped"
+    elif rounds > now.open_round:
+        until = f"has {counted(rounds, 'round')}"
+    else:
+        until = f"has had {had}: it ends with the one under way, at once if nobody trains"
     join = f"; `swarm join {plain(now.name)}` goes on with it" if now.phase == "done" and (rounds or 1) > now.open_round else ""
     say(f"{plain(now.name)} {until}{join}")
 

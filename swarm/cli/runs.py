@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 
@@ -127,6 +128,9 @@ def rm(run: str, yes: bool, force: bool, mailbox: str | None) -> None:
 def export(run: str, file: str, round_: int | None, mailbox: str | None) -> int:
     """Write the newest committed parameters of RUN to FILE, as Safetensors; with --round, older ones that were kept."""
     location = where(mailbox)
+    target = Path(file)
+    if target.exists() and not target.is_file():  # the finished file takes the place of what is there: of a device, too
+        raise UsageError(f"cannot write {file}: a pipe or a device would be replaced by the file")
     manifest = wait_for(api.find_run(location, run))
     return _tool(Export(mailbox=location, run=manifest.run, file=click.format_filename(file), round=round_))
 

@@ -64,7 +64,7 @@ def sentence(event: WorkerEvent) -> str | None:
             return plain(event.message, 300)
         case Ended():
             words = {"done": "the run is done", "stopped": "the run was stopped", "left": "left the run"}
-            return f"{words.get(event.reason, event.reason)} after {event.rounds} round{'s' if event.rounds != 1 else ''}"
+            return f"{words.get(event.reason, event.reason)} after {counted(event.rounds, 'round')}"
         case Failed():
             return f"swarm: {plain(event.message, 500)}"
         case Published() | Stepped():
@@ -149,6 +149,11 @@ def plain(text: str, limit: int = 80) -> str:
     """Text that may come from another machine: printable characters only, bounded."""
     cleaned = "".join(c if c.isprintable() else "·" for c in text)
     return cleaned if len(cleaned) <= limit else cleaned[: limit - 1] + "…"
+
+
+def counted(n: int, noun: str) -> str:
+    """'1 round', '2 rounds'."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def amount(size_bytes: int) -> str:

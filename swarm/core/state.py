@@ -109,8 +109,17 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def total_rounds(self) -> int | None:
-        """How many rounds the run has, extensions included; None: until it is stopped."""
-        return self.effect.rounds
+        """How many rounds the run has, extensions included, and at least those that it has had; None: until it is stopped."""
+        return self._at_least_had(self.effect.rounds)
+
+    @property
+    def asked_rounds(self) -> int | None:
+        """How many it will have once everything that was asked for is in effect."""
+        return self._at_least_had(self._effect(len(self.controls)).rounds)
+
+    def _at_least_had(self, rounds: int | None) -> int | None:
+        # It may have been cut short: the round under way, or the one that was closed meanwhile, counts all the same.
+        return None if rounds is None else max(rounds, self.open_round)
 
     @property
     def stopped(self) -> bool:

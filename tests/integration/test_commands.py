@@ -589,6 +589,28 @@ def test_a_done_run_goes_on_when_it_is_extended(swarm: Swarm, mailbox: str) -> N
     assert "until it is stopped" in swarm.fails(2, "extend", "one", "--by", "1")
 
 
+def test_a_run_never_has_fewer_rounds_than_it_has_had(swarm: Swarm, mailbox: str) -> None:
+    write_rounds(mailbox, make_run(mailbox, "done", "run1", rounds=3), 3)
+    assert "done after 3 rounds" in swarm.fails(2, "extend", "done", "--rounds", "3")
+    assert swarm.objects("runs")[0]["rounds"] == 3
+    write_rounds(mailbox, make_run(mailbox, "open", "run2", rounds=None), 3)
+    assert swarm("extend", "open", "--rounds", "1") == 0
+    assert "3 rounds" in swarm.err
+    assert "has 1 round" not in swarm.err
+    now = next(each for each in swarm.objects("runs") if each["name"] == "open")
+    assert (now["state"], now["round"], now["rounds"]) == ("done", 3, 3)
+    assert swarm("extend", "open", "--by", "1") == 0
+    assert "has 4 rounds" in swarm.err, "one more than it has had, not than it was to have"
+
+
+def test_a_parameter_file_takes_the_place_of_a_file_only(swarm: Swarm, mailbox: str, tmp_path: Path) -> None:
+    make_run(mailbox, "one", "run1")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert "replaced" in swarm.fails(2, "export", "one", str(pipe))
+    assert pipe.is_fifo()
+
+
 def test_only_a_learner_of_the_run_is_dropped(swarm: Swarm, mailbox: str) -> None:
     make_run(mailbox, "one", "run1")
     beat(mailbox, "run1", "studio", 0)

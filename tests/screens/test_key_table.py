@@ -42,7 +42,9 @@ async def test_help_lists_every_key(fixed: SimpleNamespace) -> None:
         assert isinstance(app.screen, Page)
         lines = app.screen.text.splitlines()
         for _, key in ALL:
-            assert any(key_names(key) in line and key.help in line for line in lines)
+            rows = [line for line in lines if line.endswith(key.help)]
+            assert key_names(key) in [line.removesuffix(key.help).strip() for line in rows]
+            assert all(line.removesuffix(key.help).endswith("  ") for line in rows), "a gap after the longest, too"
         await pilot.press("q")
         assert isinstance(app.screen, HomeScreen)
 

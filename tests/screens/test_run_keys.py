@@ -338,3 +338,16 @@ async def test_nothing_is_paused_or_dropped_in_a_run_that_has_ended(fixed: Simpl
         await pilot.press("enter", "P", "x")
         assert isinstance(app.screen, RunScreen)
         assert app.feed.asked[-1][0] == "show"
+
+
+@pytest.mark.parametrize("size", [(120, 36), (40, 12), (40, 8), (24, 5)])
+async def test_what_enter_would_choose_is_in_sight_on_small_screens(fixed: SimpleNamespace, size: tuple[int, int]) -> None:
+    app = over(fixed, fixed.run_shown(fixed.run_state()))
+    async with app.run_test(size=size) as pilot:
+        await pilot.press("enter", "P")
+        assert isinstance(app.screen, Choice)
+        await pilot.pause()
+        assert any("Cancel" in line for line in drawn(app))
+        await pilot.press("up")
+        await pilot.pause()
+        assert any("Pause it" in line for line in drawn(app))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
 import numpy as np
@@ -61,7 +62,15 @@ def test_other_content_is_refused_with_the_hash_to_look_for(tmp_path: Path) -> N
 
 def test_what_cannot_be_trained_on_is_refused_before_a_run_is_made(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").touch()
-    for name, reason in (("empty.txt", "is empty"), ("missing.txt", "cannot read"), (".", "cannot read")):
+    os.mkfifo(tmp_path / "pipe.txt")  # nobody writes into it: to open it would be to wait for ever
+    (tmp_path / "endless.txt").symlink_to("/dev/zero")
+    for name, reason in (
+        ("empty.txt", "is empty"),
+        ("missing.txt", "cannot read"),
+        (".", "cannot read"),
+        ("pipe.txt", "no file"),
+        ("endless.txt", "no file"),
+    ):
         with pytest.raises(UsageError, match=reason):
             TASK.data(tmp_path / name)
 

@@ -386,6 +386,9 @@ def test_a_run_has_the_rounds_that_it_was_extended_to() -> None:
     assert seen(rounds=4).total_rounds == 4
     assert seen(ControlRead(1, longer), rounds=4).total_rounds == 9
     assert seen(ControlRead(1, longer), TRAINING, rounds=4).total_rounds == 4, "not yet"
+    assert seen(ControlRead(1, longer), TRAINING, rounds=4).asked_rounds == 9
+    shorter = Control(action="extend", rounds=2)
+    assert seen(ControlRead(1, shorter), *(RoundRead(round_record(n)) for n in range(3)), rounds=4).total_rounds == 3, "it had"
 
 
 def test_a_run_is_idle_once_its_learners_are_silent() -> None:

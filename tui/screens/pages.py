@@ -21,12 +21,13 @@ _TERMINAL = ("TERM", "TERM_PROGRAM", "COLORTERM", "NO_COLOR", "LANG", "LC_ALL", 
 
 def help_lines() -> Iterator[Line]:
     """The key table."""
+    wide = max(len(key_names(key)) for keys in KEYS.values() for key in keys)
     for n, (place, keys) in enumerate(KEYS.items()):
         if n:
             yield ()
         yield ((place.value, "strong"),)
         for key in keys:
-            yield ((f"  {key_names(key):<14}", "accent"), (key.help, ""))
+            yield ((f"  {key_names(key):<{wide}}  ", "accent"), (key.help, ""))
 
 
 def fact_lines(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import stat
 from pathlib import Path
 
 from swarm.core.errors import DataMissing, UsageError
@@ -52,7 +53,10 @@ def load(wanted: DataRef, path: Path | None) -> bytes:
 
 
 def _read(path: Path) -> bytes:
-    size = path.stat().st_size
+    found = path.stat()
+    if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):  # it might never end, or never begin
+        raise UsageError(f"{path} is no file: a pipe or a device is not read")
+    size = found.st_size
     if size > MAX_TEXT_BYTES:
         raise UsageError(f"{path} has {size} bytes, more than {MAX_TEXT_BYTES}: pass a part of it")
     text = path.read_bytes()
