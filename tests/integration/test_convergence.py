@@ -26,11 +26,10 @@ def one_thread() -> Iterator[None]:
 
 @pytest.mark.usefixtures("one_thread")
 def test_a_few_bits_with_error_feedback_end_where_fp32_does() -> None:
-    """After 30 rounds, at a small learning rate and outer momentum. Over five seeds F8 ended within 0.09 % and F4 within 0.11 %,
-    with spreads of 0.05 and 0.07 %: the bound of one per cent is more than ten of these away. At the defaults, with rounds as
-    short as a test needs them, the spread is too large for it (tests/bench/convergence.py has the figures).
-
-    Whether errors are fed back can hardly be told here: F4 without ended within 0.31 %, F8 without closer still."""
+    """After 30 rounds, at a small learning rate and outer momentum. Over five seeds F8 ended within 0.09 % and F4 within
+    0.11 %, with spreads of 0.05 and 0.07 %: the bound of one per cent is more than ten of these away. At the defaults, with
+    rounds as short as a test needs them, the spread is too large for it (tests/bench/convergence.py has the figures).
+    """
     full, *others = (curve(SETTINGS["gentle"], VARIANTS[name], FIRST_SEED)[-1] for name in ("F32", "F8+ef", "F4+ef"))
     assert full < 2.8, "it has learned something: it began at 5.5, and counting the bytes gives 3.0"
     assert others == pytest.approx([full, full], rel=0.01)
