@@ -640,11 +640,11 @@ def test_a_state_that_is_not_of_this_run_is_refused_before_anything_is_changed()
 
 @pytest.mark.parametrize("fragments", [1, 2])
 def test_a_learner_holds_its_model_the_anchor_and_one_delta_or_what_comes_in(fragments: int) -> None:
-    """In bytes of the parameters, all of NumPy's memory counted."""
-    names = [f"layer.{k}.weight" for k in range(8)]
+    """In bytes of the parameters, all of NumPy's memory counted; a delta is large enough here to be asked for as it is."""
+    names = [f"layer.{k}.weight" for k in range(12)]
 
     def whole() -> dict[str, np.ndarray]:
-        return {name: np.full((512, 512), 0.5, F32) for name in names}
+        return {name: np.full((1536, 1024), 0.5, F32) for name in names}
 
     size_bytes = sum(array.nbytes for array in whole().values())
     tracemalloc.start()
@@ -654,7 +654,7 @@ def test_a_learner_holds_its_model_the_anchor_and_one_delta_or_what_comes_in(fra
         spec, schedule = DiLoCo(sync_every=4, fragments=fragments), Schedule(sync_every=4, fragments=fragments)
 
         def committed(fragment: int) -> tuple[str, dict[str, np.ndarray]]:
-            return "0" * 64, {name: np.full((512, 512), 0.25, F32) for name in dealt[fragment]}
+            return "0" * 64, {name: np.full((1536, 1024), 0.25, F32) for name in dealt[fragment]}
 
         start = Aligned(newest=-1, fragments={k: committed(k) for k in range(fragments)})
         inner = InnerLoop(adapter, spec, plan=dealt, schedule=schedule, start=start)

@@ -13,7 +13,7 @@ import pytest
 
 from swarm.core.events import RoundClosed
 from swarm.core.records import Manifest, PayloadRef, RejectReason, RoundRecord, Snapshot
-from swarm.core.sentences import sentence
+from swarm.core.sentences import REASONS, sentence
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
@@ -128,7 +128,7 @@ def test_what_is_refused_is_named_and_changes_nothing(reason: RejectReason) -> N
             said = [(r.learner, r.reason, r.round) for r in record.rejected]
             assert said == ([("liar", reason, BAD_ROUND)] if record.round == listed else [])
         told = next(e for e in learners[0].events if isinstance(e, RoundClosed) and e.round == listed)
-        assert f"rejected: liar: {reason}" in (sentence(told) or "")
+        assert f"rejected: liar: {REASONS[reason]}" in (sentence(told) or "")
 
     virtually(main())
 
@@ -159,6 +159,6 @@ def test_a_round_in_which_nothing_counts_changes_nothing_and_says_so() -> None:
             assert record.version == -1
             assert [(r.learner, r.reason) for r in record.rejected] == [("a", "tokens")]
         told = [sentence(event) for event in poisoned.events if isinstance(event, RoundClosed)]
-        assert told[0] == "round 0 closed (1 of 3) unchanged: nothing that counts was reported  rejected: a: tokens"
+        assert told[0] == "round 0 closed (1 of 3) unchanged: nothing that counts was reported  rejected: a: trained on no data"
 
     virtually(main())
