@@ -35,6 +35,8 @@ def runs(mailbox: str | None, as_json: bool) -> None:
     for fault in faults:
         say(f"a run that cannot be read: {plain(fault, 300)}")
     states = sorted(found, key=lambda state: state.name)
+    for state in states:
+        _say_lost(state)
     if as_json:
         for state in states:
             put(_run_object(state))
@@ -72,6 +74,7 @@ def status(run: str, watch: bool, mailbox: str | None, as_json: bool) -> None:
         state = await api.settled(follower)
         if state.manifest is None:
             raise MailboxUnavailable(state.lost or f"{location} does not answer")
+        _say_lost(state)
         kept = await _checkpoints(location, state)
         _show(state, as_json, kept)
         rounds, evals = state.open_round, {e.round for e in state.evals}
@@ -218,6 +221,12 @@ def _phase(state: api.RunState) -> str:
     """The phase as far as `_heard` goes."""
     unheard = state.phase in ("running", "waiting") and not _heard(state)
     return "idle" if unheard else state.phase
+
+
+def _say_lost(state: api.RunState) -> None:
+    """Why a run is shown as 'no answer': the share, or a record in it that is damaged."""
+    if state.lost:
+        say(f"{plain(state.name)} could not be read to its end: {plain(state.lost, 300)}")
 
 
 def _state_words(state: api.RunState) -> str:

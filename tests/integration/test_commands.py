@@ -603,6 +603,16 @@ def test_a_run_never_has_fewer_rounds_than_it_has_had(swarm: Swarm, mailbox: str
     assert "has 4 rounds" in swarm.err, "one more than it has had, not than it was to have"
 
 
+def test_what_keeps_a_run_from_being_read_is_named(swarm: Swarm, mailbox: str) -> None:
+    manifest = make_run(mailbox, "one", "run1", rounds=3)
+    write_rounds(mailbox, manifest, 3)
+    Path(mailbox, RunKeys("run1").round(2)).write_text("no record")
+    for command in (("runs",), ("status", "one")):
+        assert swarm(*command) == 0
+        assert "no answer" in swarm.out
+        assert RunKeys("run1").round(2) in swarm.err
+
+
 def test_a_parameter_file_takes_the_place_of_a_file_only(swarm: Swarm, mailbox: str, tmp_path: Path) -> None:
     make_run(mailbox, "one", "run1")
     pipe = tmp_path / "pipe"
