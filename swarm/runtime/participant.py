@@ -13,7 +13,17 @@ from typing import Any
 
 from swarm.core import rounds
 from swarm.core.controls import Effect, effect
-from swarm.core.errors import WAITED_OUT, Dropped, MailboxCorrupt, PayloadCorrupt, PayloadMissing, RunEnded, Superseded
+from swarm.core.errors import (
+    WAITED_OUT,
+    Dropped,
+    MailboxCorrupt,
+    MailboxMoved,
+    PayloadCorrupt,
+    PayloadMissing,
+    RunEnded,
+    RunNotFound,
+    Superseded,
+)
 from swarm.core.events import Joined, Paused, Resumed, RoundClosed, Trouble, Waiting, WorkerEvent
 from swarm.core.records import Beat, Claim, Control, LearnerRecord, PayloadRef, RoundRecord
 from swarm.core.state import train_loss
@@ -60,6 +70,7 @@ class Participant:
         # Well within the lease for which the others wait for one that comes back.
         self._patience = Patience(exchange.mailbox, emit, longest_s=min(BACKOFF_S[1], spec.lease_s / 4))
         self._controls: list[Control] = []
+        self._deleted = False
         self._present = 0  # controls that were there before this learner
         self._said: tuple[int, str] | None = None
         self._phase: str | None = None  # overrides the training thread's while something is under way here
@@ -106,7 +117,11 @@ class Participant:
         self._phase = "join"
         await self._patience.through(self._pulse.beat)
         self._beating = asyncio.create_task(self._pulse.run(at_once=False))
-        await self._patience.through(self._committed.load)
+        try:
+            await self._patience.through(self._committed.load)
+        except PayloadMissing:
+            await self._patience.through(self._check_not_deleted)
+            raise
         self._phase = None
         await self._patience.through(self._pulse.beat)  # from now on it is waited for
         self.emit(
@@ -128,13 +143,19 @@ class Participant:
         self._present = len(self._controls)
         await self._committed.look()
 
+    async def _check_not_deleted(self) -> None:
+        """Raises RunNotFound if the run is no more: what it lacks will not come back, and nothing is to be written any more."""
+        if await self.exchange.mailbox.read(self.exchange.keys.manifest) is None:
+            self._deleted = True
+            raise RunNotFound(f"run {self.exchange.manifest.name} was deleted")
+
     async def leave(self) -> None:
         """Finish a snapshot that was begun, or if the run has ended what its last round asks for; write what was evaluated;
         release the lease."""
         evals = self._reports.write_evals
         words = [self._publish, evals] if self._end_reason() is None else [evals, self._upkeep.settle]
         try:
-            if self._pulse is not None:
+            if self._pulse is not None and not self._deleted:
                 for word in words:
                     with contextlib.suppress(*WAITED_OUT):
                         await self._patience.through(word, tries=LEAVING_TRIES)
@@ -142,7 +163,7 @@ class Participant:
             if self._beating is not None:
                 self._beating.cancel()
                 await asyncio.gather(self._beating, return_exceptions=True)
-            if self._pulse is not None:
+            if self._pulse is not None and not self._deleted:
                 with contextlib.suppress(*WAITED_OUT):
                     await self._patience.through(functools.partial(self._pulse.beat, phase="left"), tries=LEAVING_TRIES)
 
@@ -158,7 +179,12 @@ class Participant:
                 self._beating.result()  # without beats this learner would soon be gone, in the eyes of the others
             try:
                 ended = await self._patience.through(self.poll)
+            except MailboxMoved:
+                await self._patience.through(self._check_not_deleted)
+                raise
             except (PayloadMissing, PayloadCorrupt, MailboxCorrupt) as error:
+                if isinstance(error, PayloadMissing):
+                    await self._patience.through(self._check_not_deleted)
                 # Gone: a newer record will say where to go on. Damaged: perhaps only on the way here.
                 if str(error) != trouble:
                     trouble, since_s = str(error), loop.time()
@@ -321,6 +347,7 @@ class Participant:
         decision = watch.decide(round, base_sha256=base_sha256)
         others = watch.others(self.me.learner)
         if not self._somebody_closes:
+            await self._check_not_deleted()  # nobody will come
             self._say(round, "waiting for a syncer")
             return False
         if isinstance(decision, rounds.Wait):
@@ -332,6 +359,7 @@ class Participant:
             return False
         waited_s, quorum_waited_s = watch.waited_s, watch.quorum_waited_s
         close_s = max((record.close_s for record in self._committed.records if record is not None), default=0.0)
+        await self._check_not_deleted()  # else its first round would be written again, which needs no payload of before
         closer = Closer(self.exchange, self.me)
         if not await closer.claim(round, functools.partial(watch.works, close_s=close_s)):
             return False

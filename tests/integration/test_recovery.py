@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from swarm.core.errors import MailboxUnavailable, PayloadMissing
+from swarm.core.errors import MailboxUnavailable, PayloadMissing, RunNotFound
 from swarm.core.events import Trouble
 from swarm.core.records import Control, Manifest, RoundRecord
 from swarm.core.specs import DiLoCo
@@ -339,3 +339,41 @@ def test_only_the_turn_after_a_checkpoint_looks_whether_it_was_kept() -> None:
     assert virtually(main(0)) == []
     # Eight turns: three are kept, each of which lists what there is, and after two of these another one looks.
     assert len([*virtually(main(3))]) == 2 + 2
+
+
+@pytest.mark.parametrize("with_syncer", [False, True])
+@pytest.mark.parametrize("at_s", [0.35, 0.8, 1.15, 1.9])
+def test_a_run_that_is_deleted_under_its_learners_ends_for_them_and_nothing_more_is_written(
+    at_s: float, with_syncer: bool
+) -> None:
+    async def main() -> None:
+        store, machines = MemoryStore(), Machines()
+        manifest = await new_run(store, SPEC, rounds=1000)
+        role: Any = "learner" if with_syncer else "both"
+        every: list[Learner | Syncer] = [Learner(store, manifest, name, machines, role=role) for name in "abc"]
+        if with_syncer:
+            every.append(Syncer(store, manifest, "nas", machines))
+        lives = [asyncio.create_task(x.live()) for x in every]
+        await asyncio.sleep(at_s)
+        admin = MemoryMailbox(store)
+        root = f"runs/{manifest.run}/"
+        await admin.delete([f"{root}manifest/record.json"])
+        await admin.delete(await admin.list(root))
+        ended = await asyncio.wait_for(together(*lives), 3 * SPEC.lease_s)
+        assert [(type(error), "was deleted" in str(error)) for error in ended] == [(RunNotFound, True)] * len(every), ended
+        assert not [key for key in await admin.list(root) if key.startswith((f"{root}rounds/", f"{root}blobs/rounds/"))]
+
+    virtually(main())
+
+
+def test_a_run_that_is_deleted_while_somebody_joins_is_named_as_such() -> None:
+    async def main() -> None:
+        store, machines = MemoryStore(), Machines()
+        manifest = await new_run(store, SPEC, rounds=12)
+        late = Learner(store, manifest, "late", machines)
+        admin = MemoryMailbox(store)
+        await admin.delete(await admin.list(f"runs/{manifest.run}/"))
+        with pytest.raises(RunNotFound, match="was deleted"):
+            await late.participant.join()
+
+    virtually(main())
