@@ -36,6 +36,10 @@ def main(part: str, options: Options) -> dict[str, object]:
             from swarm.bench.rate import rate
 
             return rate(options)
+        case "busy":
+            from swarm.bench.rate import busy
+
+            return busy(options)
         case "history":
             from swarm.bench.history import history
 

@@ -78,7 +78,8 @@ def _figures(
     yield figure("rda", phases["merge_s"]["rda"] / memcpy_s, 30.0, "the same by RDA, in memcpys")
     for code in ("F8_E4M3", "F4"):
         yield figure(f"publish_{code}", publish[code] / publish["F32"], 2.0, f"CPU of publishing at {code}, beside F32")
-    yield figure("rate", rate["lost"], 0.02, "part of the step rate that an exchange costs")
+    yield figure("rate", rate["lost"], 0.02, "part of the step rate that an exchange costs, if a core is free for it")
+    yield figure("rate_beyond", rate["beyond"], 0.02, "part that it costs beyond what it would in a process of its own")
     for found in histories:
         rounds_ = found["rounds"]
         yield figure(f"poll_{rounds_}", found["poll_s"] * 1000, 1.0, f"CPU of an idle poll at {rounds_} rounds, in ms")
