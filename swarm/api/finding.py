@@ -161,4 +161,8 @@ async def checkpoints(location: str, run: str) -> list[int]:
 
 def ended(state: RunState) -> str:
     """How a run ended, after its name."""
-    return "was stopped" if state.phase == "stopped" else f"has all its {state.open_round} rounds"
+    return (
+        "was stopped"
+        if state.phase == "stopped"
+        else f"has {'its one round' if state.open_round == 1 else f'all its {state.open_round} rounds'}"
+    )

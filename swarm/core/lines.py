@@ -36,7 +36,7 @@ def decode(data: bytes, type: type[T], *, where: str = "record") -> T:
         raise RecordError(f"{where}: {len(data)} bytes, more than {MAX_RECORD_BYTES}")
     lines = data.split(b"\n", 3)
     if len(lines) != 3 or lines[2]:
-        raise RecordError(f"{where}: not two lines")
+        raise RecordError(f"{where}: damaged: it is not two lines")
     envelope = _json(lines[1], Envelope, where)
     if hashlib.sha256(lines[0]).hexdigest() != envelope.sha256:
         raise RecordError(f"{where}: the body's SHA-256 is not the envelope's")

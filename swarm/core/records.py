@@ -189,8 +189,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         if not 0 <= self.seed <= MAX_SEED:
             raise ValueError(f"seed must be 0 to {MAX_SEED}, got {self.seed}")
         names = [tensor.name for tensor in self.tensors]
-        if not names or any(a >= b for a, b in itertools.pairwise(names)):
-            raise ValueError("tensors must be one or more, each once, sorted by name")
+        if not names:
+            raise ValueError("a model without trainable parameters cannot be trained")
+        if any(a >= b for a, b in itertools.pairwise(names)):
+            raise ValueError("tensors must be sorted by name, each once")
         fragments = len(self.plan)
         if len(self.init) not in (0, fragments) or any(ref.round != INIT for ref in self.init):
             raise ValueError(f"init must be {fragments} payloads of round {INIT}, one for each fragment")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Generator, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -38,7 +39,10 @@ def outcome(result: Any, batch: Any, unit: str) -> tuple[float | None, int]:
         loss, amount = result
     else:
         loss, amount = result, None
-    return None if loss is None else float(loss), int(counted(batch, unit) if amount is None else amount)
+    try:
+        return None if loss is None else float(loss), operator.index(counted(batch, unit) if amount is None else amount)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"train_step must return a loss, and {unit} as a whole number: {error}") from None
 
 
 def counted(batch: Any, unit: str) -> int:

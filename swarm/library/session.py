@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import signal
 import threading
 import time
@@ -109,6 +110,12 @@ class Session:
 
         Entering raises MailboxAway if there is no mailbox, SchemaMismatch and RunConfigMismatch, naming every parameter and
         field, before anything is written; RunEnded, LearnerIdTaken."""
+        if algorithm is not None and not isinstance(algorithm, DiLoCo):
+            raise UsageError(f"algorithm must be a swarm.DiLoCo, got {algorithm!r:.100}")
+        if rounds is not None and type(rounds) is not int:
+            raise UsageError(f"rounds must be a whole number or None, got {rounds!r:.100}")
+        if not (mailbox is None or isinstance(mailbox, str | os.PathLike) or hasattr(mailbox, "read_part")):
+            raise UsageError(f"mailbox must be a folder or a Mailbox, got {mailbox!r:.100}")
         self.model = model
         self._algorithm, self._mailbox, self._rounds, self._seed = algorithm, mailbox, rounds, seed
         self._checkpoint_every = checkpoint_every

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from swarm.core.errors import SwarmError
+from swarm.core.sentences import amount
 from swarm.mailbox import disk
 from swarm.mailbox.folder import absolute
 from swarm.mailbox.folder_read import RUNS, TMP, TRASH
@@ -191,7 +192,7 @@ def _exclusive(root: str) -> str:
 def _free(root: str) -> str:
     found = os.statvfs(root)
     free = found.f_bavail * found.f_frsize
-    detail = f"{free / 1e9:.1f} GB free"
+    detail = f"{amount(free)} free"
     if free < FREE_BYTES:
         raise _Failed(detail, "make room: a run keeps several copies of its model there; `swarm rm` deletes a run")
     return detail

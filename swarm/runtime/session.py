@@ -33,6 +33,7 @@ from swarm.runtime.resuming import Keeper, LocalStore, Part, of_task
 from swarm.tasks.contract import EvalResult, Resumable
 
 STALL_S = 2.0  # leaving waits while bytes move; for so long when they do not
+UNTOLD_STEPS = 1000  # a program may leave out some, such as a batch that is no good
 RATE_S = 5.0  # throughput is averaged over about so long
 
 
@@ -232,7 +233,7 @@ class Session:
 
     def __iter__(self) -> Iterator[int]:
         """Yields the round to make one inner step for, as long as there is something to do."""
-        telemetry = self._handoff.telemetry
+        telemetry, silent = self._handoff.telemetry, 0
         if not self._joined:
             self._finish("left")
             return
@@ -256,7 +257,11 @@ class Session:
                 self._stepped_at_s = time.monotonic()
                 continue
             telemetry.phase = "train"
+            told = telemetry.steps
             yield self._inner.round
+            silent = silent + 1 if telemetry.steps == told else 0
+            if silent == UNTOLD_STEPS and not self._leaving:
+                raise UsageError(f"{silent} inner steps were asked for, and none was told: call report(…) after each")
 
     def report(self, *, tokens: int | None = None, samples: int | None = None, loss: float | None = None) -> None:
         """One inner step was made. `tokens`, `samples`: what it trained on; the run's weight_unit says which of them counts.

@@ -683,3 +683,25 @@ def test_keys_are_what_the_format_says() -> None:
         "runs/abcd/barriers/b/0000000002/open/record.json",
     ]
     assert keys.parse_arrival(place.arrival("b", 2, learner="a", incarnation=1)) == (2, "a", 1)
+
+
+# What a program may get wrong
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"algorithm": {}}, "algorithm must be a swarm.DiLoCo"),
+        ({"rounds": "3"}, "rounds must be a whole number"),
+        ({"mailbox": 5}, "mailbox must be a folder"),
+    ],
+)
+def test_an_argument_of_another_kind_is_named(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        swarm.Session({"w": np.zeros(2, np.float32)}, **arguments)
+
+
+@pytest.mark.parametrize("result", [(1.0, 2.5), ("a loss", 2), {"loss": 1.0, "tokens": "many"}])
+def test_what_train_step_returns_is_not_rounded(result: Any) -> None:
+    with pytest.raises(UsageError, match="whole number"):
+        outcome(result, None, "tokens")

@@ -312,6 +312,21 @@ def test_numbers_of_any_library_are_reported_and_wrong_ones_refused() -> None:
     assert run.last_beat().loss is None
 
 
+def test_a_loop_that_never_reports_is_told_so() -> None:
+    turns = 0
+
+    def loop(session: Session) -> None:
+        nonlocal turns
+        for _ in session:
+            turns += 1
+            if turns % 900 == 0 and turns < 2000:  # once in a while is enough
+                session.report(tokens=1, loss=None)
+
+    with Run().session() as session, pytest.raises(UsageError, match="call report"):
+        loop(session)
+    assert 2000 < turns < 4000
+
+
 def test_a_stop_ends_a_run_in_which_nobody_has_reported() -> None:
     run = Run(spec=msgspec.structs.replace(SPEC, sync_every=10**6))
     with run.session() as session:

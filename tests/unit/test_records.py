@@ -620,7 +620,7 @@ def test_errors_say_where_and_what() -> None:
         decode(wire(json.dumps(swapped(ROUND, "participants.0.learner", "Mac"))), RoundRecord, where="runs/r/x")
     with pytest.raises(SwarmError, match=r"^record: the body's SHA-256 is not the envelope's"):
         decode(b'{"action":"stop"}\n{"nonce":"n","sha256":"%b"}\n' % HEX.encode(), Control)
-    with pytest.raises(RecordError, match=r"^record: not two lines"):
+    with pytest.raises(RecordError, match=r"^record: damaged: it is not two lines"):
         decode(b'{"action":"stop"}\n', Control)
 
 
