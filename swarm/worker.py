@@ -23,14 +23,14 @@ import psutil
 
 from swarm import __version__
 from swarm.core.errors import INTERRUPTED, DataMissing, SwarmError, UsageError
-from swarm.core.events import Building, Created, Failed, WorkerEvent
+from swarm.core.events import Building, Created, Failed, Trouble, WorkerEvent
 from swarm.core.jobs import CreateRun, Export, Generate, Learn, Order
 from swarm.core.records import DataRef, LearnerRecord, Manifest, TaskRef
 from swarm.core.sentences import sentence
 from swarm.host import paths
 from swarm.host.identity import Identity, holder, identity, note_process, process_alive, process_gone
 from swarm.mailbox import open_mailbox
-from swarm.tape import manifest_sha256, read_manifest
+from swarm.tape import manifest_sha256, read_manifest, run_ids
 
 if TYPE_CHECKING:
     from swarm.mailbox.contract import Mailbox
@@ -101,6 +101,9 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
     else:
         manifest, trainable = _create(order, order.create, me, mailbox, emit)
         emit(Created(run=manifest.run, name=manifest.name))
+        if asyncio.run(has_namesakes(mailbox, manifest)):  # two machines may start one at once
+            name, run = manifest.name, manifest.run
+            emit(Trouble(message=f"another run is called {name}, too: commands tell this one by its id, {run}"))
         if not order.join:
             return 0
     if trainable is None and order.role != "syncer":
@@ -202,6 +205,14 @@ def _create(order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emi
         manifest = msgspec.structs.replace(manifest, files=(ref,))
     manifest, _ = asyncio.run(create_run(mailbox, manifest, init))
     return manifest, trainable
+
+
+async def has_namesakes(mailbox: Mailbox, manifest: Manifest) -> bool:
+    for run in await run_ids(mailbox):
+        with contextlib.suppress(SwarmError):
+            if run != manifest.run and (await read_manifest(mailbox, run)).name == manifest.name:
+                return True
+    return False
 
 
 def _shipped(task: Task, data: tuple[DataRef, ...]) -> bool:

@@ -10,12 +10,14 @@ from swarm.api.finding import ended, in_time, opened, survey
 from swarm.core.errors import (
     MailboxUnavailable,
     RunEnded,
+    RunNotFound,
     TaskUnknown,
     UsageError,
 )
 from swarm.core.ids import is_learner_id, learner_id_from_host
 from swarm.core.ids import learner_id as check_learner_id
 from swarm.core.jobs import CreateRun, Learn
+from swarm.core.keys import RunKeys
 from swarm.core.naming import run_id, run_name
 from swarm.core.records import (
     MAX_ROUND,
@@ -28,7 +30,7 @@ from swarm.core.state import RunPhase
 from swarm.host import settings
 from swarm.host.identity import machine_name
 from swarm.launcher import Job
-from swarm.tape import Tape, read_manifest
+from swarm.tape import Tape, read_manifest, run_ids
 from swarm.tasks import registry
 from swarm.watch import RunWatch
 
@@ -192,10 +194,12 @@ async def _command(mailbox: str, run: str, control: Control, *, unless: tuple[Ru
 
 
 async def remove_run(mailbox: str, run: str) -> int:
-    """Delete everything of a run; returns how many objects. The manifest goes first, so that it is a run no more at once."""
+    """Delete everything of a run, by its id; returns how many objects. The manifest, which may be damaged or missing, goes
+    first, so that it is a run no more at once. Raises RunNotFound if nothing of it is there."""
     store = await opened(mailbox)
-    manifest = await in_time(store, read_manifest(store, run))
-    place = Tape(store, manifest).keys
+    if run not in await in_time(store, run_ids(store)):
+        raise RunNotFound(f"no run {run!r} in {mailbox}")
+    place = RunKeys(run)
     await in_time(store, store.delete([place.manifest]))
     doomed = await in_time(store, store.list(f"{place.root}/"))
     for first in range(0, len(doomed), DELETED_AT_ONCE):  # each batch is answered, however long the history is

@@ -110,17 +110,23 @@ async def _checkpoints(location: str, state: api.RunState) -> list[int]:
 @click.option("--force", is_flag=True, help="Even if learners are live.")
 @mailbox_option
 def rm(run: str, yes: bool, force: bool, mailbox: str | None) -> None:
-    """Delete RUN with its whole history."""
+    """Delete RUN with its whole history. One that cannot be read goes by its id and --force."""
     location = where(mailbox)
-    manifest = wait_for(api.find_run(location, run))
+    try:
+        manifest = wait_for(api.find_run(location, run))
+        name, run = manifest.name, manifest.run
+    except api.RunNotFound as error:
+        if not force:
+            raise api.RunNotFound(f"{error}; one that cannot be read: `swarm rm ID --force`") from None
+        name = run
     if not force:
-        live = wait_for(api.live_learners(location, manifest.run, told=lambda s: say(f"is anybody there? (up to {s:.0f} s)")))
+        live = wait_for(api.live_learners(location, run, told=lambda s: say(f"is anybody there? (up to {s:.0f} s)")))
         if live:
             names = ", ".join(map(plain, live))
-            raise UsageError(f"{names} train in {plain(manifest.name)}: `swarm stop` it first, or --force")
-    confirm(f"Delete {plain(manifest.name)} and all its rounds?", yes=yes)
-    count = wait_for(api.remove_run(location, manifest.run))
-    say(f"{plain(manifest.name)}: {count} objects deleted")
+            raise UsageError(f"{names} train in {plain(name)}: `swarm stop` it first, or --force")
+    confirm(f"Delete {plain(name)} and all its rounds?", yes=yes)
+    count = wait_for(api.remove_run(location, run))
+    say(f"{plain(name)}: {count} objects deleted")
 
 
 @click.command()

@@ -411,6 +411,22 @@ def test_rm_asks_and_without_a_terminal_wants_yes(swarm: Swarm, mailbox: str, mo
     assert not [p for p in Path(mailbox, "runs").rglob("*") if p.is_file()]
 
 
+@pytest.mark.parametrize("damage", ["garbage", "missing"])
+def test_rm_takes_a_run_that_cannot_be_read_by_its_id(swarm: Swarm, mailbox: str, damage: str) -> None:
+    for id in ("aaaa1111", "bbbb2222"):
+        write_rounds(mailbox, make_run(mailbox, f"mlp-{id[0]}", id), 2)
+    manifest = Path(mailbox, "runs/aaaa1111/manifest/record.json")
+    if damage == "garbage":
+        manifest.write_text("garbage")
+    else:
+        manifest.unlink()
+    assert "--force" in swarm.fails(1, "rm", "aaaa1111", "--yes")
+    assert "no run 'cccc3333'" in swarm.fails(1, "rm", "cccc3333", "--yes", "--force")
+    assert swarm("rm", "aaaa1111", "--yes", "--force") == 0
+    assert not [p for p in Path(mailbox, "runs/aaaa1111").rglob("*") if p.is_file()]
+    assert [found["run"] for found in swarm.objects("runs")] == ["bbbb2222"]
+
+
 def test_rm_waits_for_the_lease_of_a_silent_learner(swarm: Swarm, mailbox: str) -> None:
     import msgspec
 

@@ -19,9 +19,11 @@ from swarm.core.records import DataRef
 from swarm.core.specs import DiLoCo
 from swarm.host.identity import identity
 from swarm.learners.numpy import NumpyAdapter
+from swarm.mailbox import open_mailbox
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
 from swarm.tape import run_ids
 from swarm.tasks import registry
+from tests.integration.handmade import make_mailbox, make_run, manifest_of_another_format
 
 
 class Task:
@@ -70,3 +72,16 @@ def test_names_that_the_runs_payloads_need_are_told_before_a_file_is_attached(
     with pytest.raises(UsageError, match=r"F4 keeps 'norm'"):
         worker._create(order, create, identity(), MemoryMailbox(store), told.append)  # type: ignore[arg-type]
     assert store.objects.keys() == before
+
+
+def test_a_run_of_the_same_name_is_noticed(tmp_path: Path, state_dir: Path) -> None:
+    mailbox = make_mailbox(tmp_path / "mailbox")
+    one = make_run(mailbox, "twin", "aaaa1111")
+    make_run(mailbox, "other", "bbbb2222")
+    box = open_mailbox(mailbox)
+    asyncio.run(box.open())
+    assert not asyncio.run(worker.has_namesakes(box, one))
+    manifest_of_another_format(mailbox, make_run(mailbox, "twin", "cccc3333"))
+    assert not asyncio.run(worker.has_namesakes(box, one)), "what cannot be read is no namesake, and no obstacle"
+    make_run(mailbox, "twin", "dddd4444")
+    assert asyncio.run(worker.has_namesakes(box, one))
