@@ -13,7 +13,6 @@ import pytest
 from swarm import api
 from swarm.cli import run
 from swarm.cli.common import put
-from swarm.core.errors import MailboxCorrupt
 from swarm.core.keys import RunKeys
 from swarm.core.lines import encode
 from swarm.core.records import Manifest
@@ -40,11 +39,11 @@ def test_a_manifest_leads_to_no_other_run(location: str, capsys: pytest.CaptureF
     good = make_run(location, "good", "good1234")
     forged = json.loads(Path(location, RunKeys("good1234").manifest).read_bytes().split(b"\n")[0]) | {"name": "evil"}
     plant(location, RunKeys("evil1234").manifest, encode(msgspec.convert(forged, Manifest), nonce=nonce()))
-    for text in ("evil", "evil1234"):
-        assert run(["rm", text, "--yes", "--force"]) == 1
+    for argv in (["evil", "--force"], ["evil1234"]):
+        assert run(["rm", *argv, "--yes"]) == 1
     assert "evil1234/manifest/record.json: is the manifest of run good1234" in capsys.readouterr().err
-    with pytest.raises(MailboxCorrupt):
-        asyncio.run(api.remove_run(location, "evil1234"))
+    assert run(["rm", "evil1234", "--yes", "--force"]) == 0
+    assert not [path for path in Path(location, "runs/evil1234").rglob("*") if path.is_file()]
     assert asyncio.run(api.find_run(location, "good")) == good
 
 
