@@ -22,7 +22,7 @@ from swarm.runtime.handoff import Handoff
 from swarm.runtime.participant import Participant as Learner
 from swarm.tasks.blank import build
 
-POLLS = 200
+POLLS, BATCHES = 100, 8
 
 
 class _Counting(FolderMailbox):
@@ -71,11 +71,14 @@ async def _measure(location: str, manifest: Manifest, adapter: Any) -> dict[str,
     joined = time.process_time() - started[0], time.perf_counter() - started[1]
     await learner.poll()
     mailbox.calls.clear()
-    started_s = time.process_time()
-    for _ in range(POLLS):
-        await learner.poll()
-    poll_s = (time.process_time() - started_s) / POLLS
-    calls = {op: round(n / POLLS, 2) for op, n in mailbox.calls.items()}
+    batches = []
+    for _ in range(BATCHES):
+        started_s = time.process_time()
+        for _ in range(POLLS):
+            await learner.poll()
+        batches.append((time.process_time() - started_s) / POLLS)
+    poll_s = min(batches)  # what else the machine does can only add to it
+    calls = {op: round(n / (BATCHES * POLLS), 2) for op, n in mailbox.calls.items()}
     newest = learner.newest
     await learner.leave()
     return {"join_s": joined[0], "join_wall_s": joined[1], "poll_s": poll_s, "poll_calls": calls, "rounds": newest + 1}

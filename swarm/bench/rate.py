@@ -57,8 +57,9 @@ def rate(options: Options) -> dict[str, object]:
     end.set()
     communication.join()
     to_a_process = 1 - statistics.median(process) / statistics.median(alone)
+    lost = 1 - statistics.median(beside) / statistics.median(alone)
     return {
-        "lost": 1 - statistics.median(beside) / statistics.median(alone) if to_a_process <= SPARE else None,
+        "lost": lost if min(lost, to_a_process) <= SPARE else None,
         "beyond": 1 - statistics.median(beside) / statistics.median(process),
         "to_a_process": to_a_process,
         "steps_per_s": {"alone": alone, "beside": beside, "process": process},
