@@ -7,6 +7,7 @@ every name that its builder would not write, and never raises.
 
 from __future__ import annotations
 
+import functools
 import re
 
 from swarm.core.errors import InvalidKey
@@ -20,6 +21,7 @@ _KEY = re.compile(r"[a-z0-9._-]+(?:/[a-z0-9._-]+)*")
 _SHA = re.compile(r"[0-9a-f]{64}")
 
 
+@functools.lru_cache(1 << 14)  # a poll names the same few again and again
 def check_key(key: str) -> str:
     """`key` itself. Raises InvalidKey if the grammar does not allow it."""
     if not _KEY.fullmatch(key):
@@ -40,6 +42,7 @@ def is_key(key: str) -> bool:
     return True
 
 
+@functools.lru_cache(1 << 10)
 def check_prefix(prefix: str) -> str:
     """A prefix is '' or whole components followed by '/'."""
     if prefix and not (prefix.endswith("/") and is_key(prefix[:-1])):

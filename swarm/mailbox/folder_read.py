@@ -85,7 +85,10 @@ class FolderReader:
             waiting = [prefix] if prefix else [f"{RUNS}/", "mailbox/"]
             while waiting:
                 folder = waiting.pop()
+                first = after[len(folder) :].partition("/")[0] if after.startswith(folder) else ""
                 for name, is_folder in self.patiently(partial(self._scan, folder.rstrip("/"))).items():
+                    if name < first and not first.startswith(name):  # cheaply: a long folder of which only the end counts
+                        continue
                     key = folder + name
                     if not is_folder:
                         keys.add(key)
