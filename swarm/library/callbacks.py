@@ -18,7 +18,7 @@ def narrate(event: WorkerEvent) -> None:
     """A callback that prints what happens to stderr, in words, a line each."""
     words = sentence(event)
     if words is not None:
-        print(words, file=sys.stderr, flush=True)
+        print(f"{words}\n", end="", file=sys.stderr, flush=True)  # in one piece: the program prints on another thread
 
 
 class Callbacks:

@@ -97,7 +97,7 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=0.001)
 
 def told(event):
     if isinstance(event, swarm.events.Restored):
-        print("restored", event.what, flush=True)
+        print(f"restored {event.what}\\n", end="", flush=True)
 
 def step(batch):
     optimizer.zero_grad()
@@ -113,7 +113,8 @@ session = swarm.Session(
 with session:
     names = {p: name for name, p in model.named_parameters()}
     moments = {f"{names[p]}.{k}": v.tolist() for p, kept in optimizer.state.items() for k, v in kept.items()}
-    print("begins", json.dumps({"steps": session.steps_before, "moments": moments}), flush=True)
+    begun = json.dumps({"steps": session.steps_before, "moments": moments})
+    print(f"begins {begun}\\n", end="", flush=True)  # a line in one piece: events are told on another thread
     session.run(step, [torch.randn(8, 16) for _ in range(10)])
 """
 
