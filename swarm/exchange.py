@@ -237,7 +237,13 @@ class Exchange(Tape):
         packed = Packed(delta)
         place = functools.partial(self.keys.snapshot_blob, snapshot.round, snapshot.learner)
         snapshot = msgspec.structs.replace(snapshot, payload=await self._put(packed, place, snapshot.round))
-        key = self.keys.snapshot(snapshot.round, unit=snapshot.unit, learner=snapshot.learner, incarnation=snapshot.incarnation)
+        key = self.keys.snapshot(
+            snapshot.round,
+            unit=snapshot.unit,
+            learner=snapshot.learner,
+            incarnation=snapshot.incarnation,
+            claim=snapshot.claim,
+        )
         await self.mailbox.put(key, [encode(snapshot, nonce=derived_nonce(snapshot))])
         return snapshot
 
@@ -306,7 +312,7 @@ class Exchange(Tape):
             if record is not None:
                 kept |= {ref.sha256 for ref in (record.theta, record.outer, record.update) if ref is not None}
         doomed: list[str] = []
-        for kind in ("blobs/rounds/", "blobs/snapshots/", "snapshots/", "claims/"):
+        for kind in ("blobs/rounds/", "blobs/snapshots/", "snapshots/", "claims/", "clients/"):
             prefix = f"{self.keys.root}/{kind}"
             for name in await self.mailbox.names(prefix):
                 if name.isdecimal() and int(name) <= last:

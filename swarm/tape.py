@@ -29,8 +29,10 @@ from swarm.core.records import (
     LearnerRecord,
     Manifest,
     RoundRecord,
+    Sample,
     Snapshot,
 )
+from swarm.core.specs import DiLoCo
 from swarm.mailbox.contract import Mailbox
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -55,7 +57,8 @@ class Tape:
         self.mailbox, self.manifest = mailbox, manifest
         self.keys = keys.RunKeys(manifest.run)
         self.plan = manifest.plan
-        self.schedule = Schedule(sync_every=manifest.algorithm.sync_every, fragments=len(self.plan))
+        spec = manifest.algorithm
+        self.schedule = Schedule(sync_every=spec.sync_every if isinstance(spec, DiLoCo) else 1, fragments=len(self.plan))
         self._held: tuple[int, str] | None = None  # the newest round record seen, and its body's hash
 
     async def newest_round(self) -> int:
@@ -145,7 +148,8 @@ class Tape:
             except (RecordError, MailboxCorrupt):  # one learner's bad record must not stop the others
                 found[key] = None
                 continue
-            honest = (snapshot.round, snapshot.unit, snapshot.learner, snapshot.incarnation) == named[:4]
+            said = (snapshot.round, snapshot.unit, snapshot.learner, snapshot.incarnation, snapshot.claim)
+            honest = said == named
             found[key] = snapshot if honest else None
         return found
 
@@ -191,6 +195,27 @@ class Tape:
                     found[n] = decode(data, Claim, where=key)
             except (RecordError, MailboxCorrupt):
                 found[n] = Claim(round=round, learner="", incarnation=0)
+        return found
+
+    async def client_claims(self, round: int, known: Mapping[str, dict[int, Claim]]) -> dict[str, dict[int, Claim]]:
+        """Claims on training clients for `round`, by client and number; those in `known` not read again. One that cannot be
+        used counts for nobody."""
+        found: dict[str, dict[int, Claim]] = {}
+        for key in await self.mailbox.list(self.keys.client_claims(round)):
+            named = keys.parse_client_claim(key)
+            if named is None:
+                continue
+            _, client, n = named
+            claim = known.get(client, {}).get(n)
+            if claim is None:
+                try:
+                    data = await self.mailbox.read(key)
+                    if data is None:
+                        continue
+                    claim = decode(data, Claim, where=key)
+                except (RecordError, MailboxCorrupt):
+                    claim = Claim(round=round, learner="", incarnation=0)
+            found.setdefault(client, {})[n] = claim
         return found
 
     async def controls(self, known: Sequence[Control]) -> list[Control]:
@@ -276,6 +301,21 @@ class Tape:
 
     async def claim(self, round: int, n: int, claim: Claim) -> bool:
         return await self.mailbox.create(self.keys.claim(round, n), encode(claim, nonce=nonce()))
+
+    async def claim_client(self, round: int, client: str, n: int, claim: Claim) -> bool:
+        """Whether training `client` for `round` is the claimant's. Made again after a lost reply, the answer is the same."""
+        return await self.mailbox.create(self.keys.client_claim(round, client, n), encode(claim, nonce=derived_nonce(claim)))
+
+    async def sample(self, round: int) -> Sample | None:
+        """Which private clients train in a round that no round record names them for; None if nobody has said yet."""
+        key = self.keys.sample(round)
+        data = await self.mailbox.read(key)
+        return None if data is None else _decoded(data, Sample, key)
+
+    async def name_sample(self, sample: Sample) -> Sample:
+        """Say it, unless somebody else has; returns what holds."""
+        await self.mailbox.create(self.keys.sample(sample.round), encode(sample, nonce=nonce()))
+        return await self.sample(sample.round) or sample
 
     async def commit(self, record: RoundRecord) -> bool:
         """The commit point: False if another syncer committed this round first."""

@@ -10,7 +10,8 @@ import click
 from swarm import api
 from swarm.cli.common import LearnerChoice, json_option, learner_options, mailbox_option, remember, wait_for, where
 from swarm.core.errors import UsageError
-from swarm.core.specs import DiLoCo, options
+from swarm.core.options import options
+from swarm.core.specs import DiLoCo
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -7,7 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 from swarm.core.records import Role
-from swarm.core.specs import DiLoCo
+from swarm.core.specs import Algorithm
 
 
 class CreateRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,7 +17,7 @@ class CreateRun(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     task: str
     options: dict[str, int | float | str | bool]
-    algorithm: DiLoCo
+    algorithm: Algorithm
     rounds: int | None
     seed: int
     eval_every: int = 1

@@ -118,6 +118,17 @@ class RunKeys:
         """Claim on the evaluation of `round`: first come, once."""
         return f"{self.claims(round)}eval/{RECORD}"
 
+    def client_claims(self, round: int) -> str:
+        return f"{self.root}/clients/{_padded(round, 10)}/"
+
+    def client_claim(self, round: int, client: str, n: int) -> str:
+        """The n-th claim on training `client` for `round`."""
+        return f"{self.client_claims(round)}{_id(client)}/{_padded(n, 3)}/{RECORD}"
+
+    def sample(self, round: int) -> str:
+        """Which private clients train in a round that no round record names them for."""
+        return f"{self.root}/samples/{_padded(round, 10)}/{RECORD}"
+
     def learner(self, learner: str, incarnation: int) -> str:
         return f"{self.learners}{_id(learner)}/{_padded(incarnation, 4)}/{RECORD}"
 
@@ -206,6 +217,7 @@ _LEARNER = re.compile(rf"{_RUNS}/learners/{_IDS}/{_number_of(4)}/record\.json")
 _SNAPSHOT = re.compile(rf"{_RUNS}/snapshots/{_number_of(10)}/{_IDS}/{_IDS}\.{_number_of(1)}\.{_number_of(1)}\.json")
 _ROUND = re.compile(rf"{_RUNS}/rounds/{_number_of(8)}/{_number_of(10)}/record\.json")
 _CLAIM = re.compile(rf"{_RUNS}/claims/{_number_of(10)}/{_number_of(3)}/record\.json")
+_CLIENT_CLAIM = re.compile(rf"{_RUNS}/clients/{_number_of(10)}/{_IDS}/{_number_of(3)}/record\.json")
 _CONTROL = re.compile(rf"{_RUNS}/control/{_number_of(6)}/record\.json")
 _EVAL = re.compile(rf"{_RUNS}/evals/{_number_of(8)}/{_number_of(10)}/record\.json")
 _CHECKPOINT = re.compile(rf"{_RUNS}/checkpoints/{_number_of(10)}/record\.json")
@@ -249,6 +261,12 @@ def parse_claim(key: str) -> int | None:
     """The claim's number, or None for a foreign name or the claim on an evaluation."""
     m = _match(_CLAIM, key)
     return int(m[2]) if m else None
+
+
+def parse_client_claim(key: str) -> tuple[int, str, int] | None:
+    """(round, client, claim), or None for a foreign name."""
+    m = _match(_CLIENT_CLAIM, key)
+    return (int(m[1]), m[2], int(m[3])) if m else None
 
 
 def parse_control(key: str) -> int | None:

@@ -15,7 +15,8 @@ import msgspec
 from swarm.core.fragments import plan
 from swarm.core.ids import WINDOWS_DEVICES, is_learner_id, is_run_id
 from swarm.core.keys import is_sha256
-from swarm.core.specs import MAX_REAL, DiLoCo
+from swarm.core.options import MAX_REAL
+from swarm.core.specs import Algorithm, DiLoCo, FedAvg
 from swarm.core.tensorspec import TensorSpec
 
 FORMAT = 1
@@ -26,10 +27,12 @@ MAX_SEED = 2**63 - 1
 MAX_FILES = 1000  # attached to one run
 MAX_FILE_BYTES = 1 << 40
 MAX_CHUNK_BYTES = 64 << 20  # is held in memory
+MAX_METRICS = 100
+MAX_CLASSES = 1000  # of a confusion matrix
 MAX_CHUNKS = 10**6  # what six digits of a key can say
 
 RejectReason = Literal[
-    "stale", "late", "zero_steps", "tokens", "schema", "corrupt", "missing", "nonfinite", "norm", "duplicate"
+    "stale", "late", "zero_steps", "tokens", "schema", "corrupt", "missing", "nonfinite", "norm", "duplicate", "unsampled"
 ]
 Role = Literal["both", "learner", "syncer", "either"]
 """What an incarnation does: train and close rounds; train; close; train, and close while no syncer is live."""
@@ -69,6 +72,14 @@ def _check(
         value = getattr(record, name)
         if value is not None and type(value) not in (int, float):
             raise ValueError(f"{name} must be a number or null, got {value!r:.100}")
+
+
+def _check_metrics(record: Snapshot | Participant | EvalRecord) -> None:
+    """A metric that is not finite is left out: JSON has no word for it. Raises ValueError for very many."""
+    if len(record.metrics) > MAX_METRICS:
+        raise ValueError(f"metrics must be at most {MAX_METRICS}, got {len(record.metrics)}")
+    finite = {name: float(value) for name, value in record.metrics.items() if math.isfinite(value)}
+    msgspec.structs.force_setattr(record, "metrics", finite)
 
 
 def _check_name(field: str, name: str, *, path: bool = False) -> None:
@@ -164,7 +175,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     run: str
     name: str
-    algorithm: DiLoCo
+    algorithm: Algorithm
     task: TaskRef
     tensors: tuple[TensorSpec, ...]  # sorted by name
     schema_sha256: str
@@ -200,7 +211,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def plan(self) -> tuple[tuple[str, ...], ...]:
         """Names of parameters by fragment."""
-        return plan(self.tensors, self.algorithm.fragments, self.algorithm.partition)
+        match self.algorithm:
+            case DiLoCo(fragments=fragments, partition=partition):
+                return plan(self.tensors, fragments, partition)
+            case FedAvg():
+                return plan(self.tensors, 1, "bytes")
 
 
 class LearnerRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -261,6 +276,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     train_loss: float | None
     seconds_s: float
     finite: bool = True  # False: the delta is not, and the payload is empty
+    claim: int = 0  # number of the claim on the unit, for a client of FedAvg
+    metrics: dict[str, float] = {}
 
     def __post_init__(self) -> None:
         _check(
@@ -268,14 +285,15 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
             ids=("learner", "unit"),
             hashes=("base_sha256", "schema_sha256"),
             rounds=("round",),
-            counts=("fragment", "incarnation", "tokens", "steps"),
+            counts=("fragment", "incarnation", "tokens", "steps", "claim"),
             reals=("seconds_s",),
             losses=("train_loss",),
         )
+        _check_metrics(self)
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """A bid to do something once: to close a round, or to evaluate it."""
+    """A bid to do something once: to close a round, to evaluate it, or to train a client for it."""
 
     round: int
     learner: str  # "": nobody, whom the next claim may overtake at once
@@ -295,10 +313,13 @@ class Participant(msgspec.Struct, frozen=True, kw_only=True):
     seconds_s: float
     size_bytes: int
     delta_norm: float | None = None  # L2, of the fragment's delta; for people
+    claim: int = 0
+    metrics: dict[str, float] = {}
 
     def __post_init__(self) -> None:
-        amounts, reals = ("tokens", "steps", "size_bytes"), ("weight", "seconds_s")
+        amounts, reals = ("tokens", "steps", "size_bytes", "claim"), ("weight", "seconds_s")
         _check(self, ids=("learner", "unit"), counts=amounts, reals=reals, losses=("train_loss", "delta_norm"))
+        _check_metrics(self)
 
 
 class Rejected(msgspec.Struct, frozen=True, kw_only=True):
@@ -306,6 +327,7 @@ class Rejected(msgspec.Struct, frozen=True, kw_only=True):
     unit: str
     reason: RejectReason
     round: int  # for which it was published: an earlier one than the record's if it came late
+    differs: bool = False  # a duplicate, of a client whose training is replayable, with other bytes than the one that counts
 
     def __post_init__(self) -> None:
         _check(self, ids=("learner", "unit"), rounds=("round",))
@@ -329,6 +351,8 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
     waited_s: float = 0.0  # from the first snapshot seen to the decision to close
     quorum_waited_s: float = 0.0  # from the quorum to the last accepted snapshot: what the grace is estimated from
     close_s: float = 0.0  # reading, merging and writing
+    reason: str = ""  # why it closed when it did, for people
+    clients: tuple[str, ...] = ()  # private clients of FedAvg: those that train in the next round
 
     def __post_init__(self) -> None:
         _check(
@@ -339,10 +363,30 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
             counts=("fragment", "step", "control"),
             reals=("waited_s", "quorum_waited_s", "close_s"),
         )
+        _check_units("clients", self.clients)
+        if len(self.reason) > 200:
+            raise ValueError(f"reason must be at most 200 characters, got {len(self.reason)}")
         if not INIT <= self.version <= self.round:
             raise ValueError(f"version must be {INIT} to {self.round}, the round, got {self.version}")
         if any(ref is not None and ref.round > self.round for ref in (self.theta, self.outer, self.update)):
             raise ValueError(f"theta, outer and update must not be of a round after {self.round}")
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """The private clients that train in round 0, which no round record names."""
+
+    round: int
+    clients: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        _check(self, rounds=("round",))
+        _check_units("clients", self.clients)
+
+
+def _check_units(field: str, units: tuple[str, ...]) -> None:
+    """Raises ValueError unless they are ids, sorted, each once."""
+    if not all(map(is_learner_id, units)) or any(a >= b for a, b in itertools.pairwise(units)):
+        raise ValueError(f"{field} must be ids, sorted, each once, got {units!r:.100}")
 
 
 class EvalRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -354,11 +398,15 @@ class EvalRecord(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[str, float] = {}
     sample: str = ""
     seconds_s: float = 0.0
+    confusion: tuple[tuple[int, ...], ...] = ()  # [label][prediction]: held-out samples; of a classifier
 
     def __post_init__(self) -> None:
         _check(self, ids=("learner",), rounds=("round",), reals=("seconds_s",), losses=("loss",))
-        finite = {name: float(value) for name, value in self.metrics.items() if math.isfinite(value)}
-        msgspec.structs.force_setattr(self, "metrics", finite)
+        _check_metrics(self)
+        if len(self.confusion) > MAX_CLASSES or any(len(row) != len(self.confusion) for row in self.confusion):
+            raise ValueError(f"confusion must be square, of at most {MAX_CLASSES} classes")
+        if any(not 0 <= count <= MAX_COUNT for row in self.confusion for count in row):
+            raise ValueError(f"confusion must hold counts from 0 to {MAX_COUNT}")
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from typing import TypeAlias, assert_never
 import msgspec
 
 from swarm.core.records import RejectReason, Role, Snapshot
-from swarm.core.specs import DiLoCo
+from swarm.core.specs import Algorithm, DiLoCo, FedAvg
 
 
 class RoundView(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +58,15 @@ def decide(view: RoundView, spec: DiLoCo, *, grace_s: float, now_s: float) -> De
 def quorum(spec: DiLoCo, *, stopping: bool) -> int:
     """Snapshots that may close a round. The last one of a run that is stopped or paused waits for no more than one."""
     return 1 if stopping else spec.quorum_size
+
+
+def starters(spec: Algorithm) -> int:
+    """Live learners that round 0 waits for: private clients for as many as a round samples."""
+    match spec:
+        case DiLoCo():
+            return spec.starters
+        case FedAvg():
+            return spec.per_round if spec.private else 1
 
 
 def closes(role: Role, others: Iterable[Role], *, overdue: bool) -> bool:
@@ -120,15 +129,62 @@ def my_claim(claims: Iterable[ClaimView], *, learner: str, incarnation: int) -> 
     return newest is not None and (newest.learner, newest.incarnation) == (learner, incarnation)
 
 
-def weight(*, tokens: int, steps: int) -> float:
-    """tokens²/steps: a learner counts by its tokens and by its tokens per step."""
-    return tokens * tokens / steps
+class ClientsView(msgspec.Struct, frozen=True, kw_only=True):
+    """What one observer knows of an open round of FedAvg."""
+
+    wanted: frozenset[str]  # units that were sampled
+    accepted: frozenset[str]  # of these, those whose snapshot is acceptable as far as its record tells
+    reported: frozenset[str]  # of these, those with any snapshot
+    gone: frozenset[str]  # of these, private clients whose learner is not live: nobody else can train them
+    working: frozenset[str]  # of these, those that somebody live has claimed
+    present: bool  # whether anybody is live who trains
+    open_s: float  # for how long this observer has seen it open
+    stopping: bool = False  # a stop is pending: clients that were begun are waited for, and no others
+
+
+def decide_clients(view: ClientsView, spec: FedAvg, *, now_s: float) -> Decision:
+    """Whether the round may close now."""
+    if not view.wanted:
+        return Wait("waiting for clients")
+    missing = view.wanted - view.reported - view.gone
+    if not missing:
+        if view.reported or not view.present:
+            return Close("every client has reported" if not view.gone else "every client that is there has reported")
+        return Wait("waiting for clients") if not view.gone else Close("the clients of the round are gone")
+    if view.stopping and not missing & view.working:
+        return Close("the run ends")
+    done = f"{len(view.reported)} of {len(view.wanted)} clients"
+    if spec.deadline_s is None:
+        return Wait(done if view.present else "waiting for a learner")
+    left_s = spec.deadline_s - view.open_s
+    if left_s > 0:
+        return Wait(done, now_s + left_s)
+    if len(view.accepted) < spec.min_clients:
+        return Wait(f"{len(view.accepted)} of the {spec.min_clients} clients that a round needs at its deadline")
+    return Close(f"the deadline is over: {done}")
+
+
+def weight(spec: Algorithm, *, tokens: int, steps: int) -> float:
+    """DiLoCo: tokens²/steps, since a learner counts by its tokens and by its tokens per step. FedAvg: samples."""
+    match spec:
+        case DiLoCo():
+            return tokens * tokens / steps
+        case FedAvg():
+            return float(tokens)
 
 
 def objection(
-    snapshot: Snapshot, *, round: int, fragment: int, base_sha256: str, schema_sha256: str, dtype: str | None
+    snapshot: Snapshot,
+    *,
+    round: int,
+    fragment: int,
+    base_sha256: str,
+    schema_sha256: str,
+    dtype: str | None,
+    clients: frozenset[str] | None = None,
 ) -> RejectReason | None:
-    """Why the snapshot cannot count, as far as its record tells; None if it may."""
+    """Why the snapshot cannot count, as far as its record tells; None if it may. `clients`: of FedAvg, those that were sampled
+    for the round; one without samples is none the worse for it."""
     if snapshot.schema_sha256 != schema_sha256 or snapshot.dtype != dtype:
         return "schema"
     if snapshot.round != round:  # before the fragment: another round's is most likely another fragment's
@@ -137,8 +193,10 @@ def objection(
         return "schema"
     if snapshot.base_sha256 != base_sha256:
         return "stale"
-    if snapshot.steps < 1:
+    if clients is not None and snapshot.unit not in clients:
+        return "unsampled"
+    if clients is None and snapshot.steps < 1:
         return "zero_steps"
-    if snapshot.tokens < 1:
+    if clients is None and snapshot.tokens < 1:
         return "tokens"
     return None if snapshot.finite else "nonfinite"

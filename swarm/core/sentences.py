@@ -110,7 +110,8 @@ REASONS: Mapping[RejectReason, str] = {
     "missing": "its file is gone",
     "nonfinite": "holds NaN or infinite numbers",
     "norm": "over max_delta_norm, or too large to add",
-    "duplicate": "another one of this learner counts",
+    "duplicate": "another one of this unit counts",
+    "unsampled": "this client is not of the round",
 }
 """Why a snapshot was rejected, in words that need no manual."""
 _REASON_WORDS: Mapping[str, str] = {

@@ -1,31 +1,14 @@
-"""What a run is configured with. Defaults, ranges and one-line help stand here once; command line and forms derive from it."""
+"""What a run is configured with: its algorithm. Defaults, ranges and one-line help stand here once (core/options.py)."""
 
 from __future__ import annotations
 
-import functools
-import types
-import typing
-from collections.abc import Iterable, Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
-MAX_INT = 10**9  # of a spec's counts
-MAX_REAL = 1e100  # of any number in a record: sums and products of a few stay finite
-
-
-class Option(msgspec.Struct, frozen=True):
-    """One field of a spec, for whoever builds an option or a form field of it."""
-
-    name: str
-    type: type  # int, float, str, bool
-    default: Any
-    optional: bool  # may be None
-    choices: tuple[str, ...]
-    minimum: float | None
-    help: str
-
+from swarm.core.options import check_ranges
+from swarm.core.training import LocalTraining
 
 DeltaDtype = Literal["F32", "F16", "BF16", "F8_E4M3", "F4"]
 WideDtype = Literal["F32", "F16", "BF16"]
@@ -106,8 +89,7 @@ class DiLoCo(msgspec.Struct, frozen=True, tag="diloco", tag_field="method"):
             raise ValueError(f"in_flight must be <= fragments ({self.fragments}), got {self.in_flight}")
         if self.overlap_steps >= self.sync_every:
             raise ValueError(f"overlap_steps must be < sync_every ({self.sync_every}), got {self.overlap_steps}")
-        if self.lease_s < 2 * self.beat_s:
-            raise ValueError(f"lease_s must be >= 2 × beat_s ({2 * self.beat_s:g}), got {self.lease_s:g}")
+        _check_lease(self)
         if self.global_batch_size is not None and self.global_batch_size < self.starters:
             raise ValueError(f"global_batch_size must be >= start_learners ({self.starters}), got {self.global_batch_size}")
 
@@ -122,78 +104,98 @@ class DiLoCo(msgspec.Struct, frozen=True, tag="diloco", tag_field="method"):
         return None if self.global_batch_size is None else -(-self.global_batch_size // self.starters)
 
 
-def options(spec: type[msgspec.Struct]) -> Iterator[Option]:
-    """The fields of a spec class, in order."""
-    allowed = _allowed(spec)
-    for field in msgspec.structs.fields(spec):
-        kinds, metas = allowed[field.name]
-        choices = _choices(kinds)
-        lows = [m.ge if m.ge is not None else m.gt for m in metas if m.ge is not None or m.gt is not None]
-        yield Option(
-            name=field.name,
-            type=str if choices else next(k for k in kinds if k is not type(None)),
-            default=field.default,
-            optional=type(None) in kinds,
-            choices=choices,
-            minimum=lows[0] if lows else None,
-            help=next((m.description for m in metas if m.description), ""),
-        )
+class FedAvg(LocalTraining, frozen=True, kw_only=True, tag="fedavg", tag_field="method"):
+    """Federated averaging (arXiv:1602.05629), with the server's optimizers of FedOpt (arXiv:2003.00295) and the local term of
+    FedProx (arXiv:1812.06127): in each round some of the clients train from the committed parameters, and their mean, by
+    samples, is what the outer optimizer goes by."""
+
+    clients: Annotated[int, Meta(ge=1, le=10_000, description="parts of the data, each a client (N); `private`: see there")] = (
+        10
+    )
+    private: Annotated[bool, Meta(description="each learner is one client, with data of its own that stays where it is")] = (
+        False
+    )
+    per_round: Annotated[int, Meta(ge=1, le=10_000, description="clients that are sampled for a round (K)")] = 2
+    partition: Annotated[
+        str, Meta(description="how the data is dealt out: iid, dirichlet:ALPHA (label skew), by-label:K (K labels a client)")
+    ] = "iid"
+    outer: Annotated[
+        Literal["fedavg", "fedavgm", "fedadam", "fedyogi"], Meta(description="the outer optimizer, on the clients' mean")
+    ] = "fedavg"
+    outer_lr: Annotated[float, Meta(gt=0, description="learning rate of the outer optimizer")] = 1.0
+    outer_momentum: Annotated[float, Meta(ge=0, lt=1, description="fedavgm: momentum")] = 0.9
+    outer_beta1: Annotated[float, Meta(ge=0, lt=1, description="fedadam, fedyogi: decay of the mean")] = 0.9
+    outer_beta2: Annotated[float, Meta(ge=0, lt=1, description="fedadam, fedyogi: decay of the second one")] = 0.99
+    outer_eps: Annotated[float, Meta(gt=0, description="fedadam, fedyogi: added to the denominator (τ)")] = 1e-3
+    merge: Annotated[
+        Literal["mean", "median", "trimmed"],
+        Meta(description="mean by samples; or, against clients that lie, the median or the trimmed mean of each number"),
+    ] = "mean"
+    trim: Annotated[float, Meta(ge=0, lt=0.5, description="trimmed: the part that is left out at either end")] = 0.1
+    buffers: Annotated[
+        Literal["averaged", "local"], Meta(description="BatchNorm statistics and the like: averaged too, or each learner's own")
+    ] = "averaged"
+    delta_dtype: (
+        Annotated[DeltaDtype, Meta(description="precision of published deltas; by default each parameter's own")] | None
+    ) = None
+    max_delta_norm: (
+        Annotated[float, Meta(gt=0, description="L2 norm above which a client's delta is rejected; by default none")] | None
+    ) = None
+    deadline_s: (
+        Annotated[float, Meta(gt=0, description="seconds after which a round closes without stragglers; by default never")]
+        | None
+    ) = None
+    min_clients: Annotated[int, Meta(ge=1, description="clients that a round needs to close at its deadline")] = 1
+    model_seed: Annotated[int, Meta(ge=0, description="seed of the fresh model")] | None = None
+    training_seed: Annotated[int, Meta(ge=0, description="seed of what clients draw: order of samples, dropout")] | None = None
+    selection_seed: Annotated[int, Meta(ge=0, description="seed of the sampling of clients")] | None = None
+    partition_seed: Annotated[int, Meta(ge=0, description="seed of how the data is dealt out")] | None = None
+    threads: (
+        Annotated[int, Meta(ge=1, description="CPU threads of every learner; by default 1 if training is seeded")] | None
+    ) = None
+    beat_s: Annotated[float, Meta(ge=0.01, le=60, description="seconds between two signs of life")] = 5.0
+    lease_s: Annotated[float, Meta(gt=0, le=3600, description="seconds without one after which a learner counts as gone")] = (
+        30.0
+    )
+    keep_s: Annotated[float, Meta(gt=0, description="seconds after which an unused payload may be deleted")] = 600.0
+
+    def __post_init__(self) -> None:
+        LocalTraining.__post_init__(self)
+        _check_lease(self)
+        if not self.private and self.per_round > self.clients:
+            raise ValueError(f"per_round must be <= clients ({self.clients}), got {self.per_round}")
+        if self.min_clients > self.per_round:
+            raise ValueError(f"min_clients must be <= per_round ({self.per_round}), got {self.min_clients}")
+        dealing(self.partition)
+
+    commit_dtype: ClassVar[None] = None  # no updates are committed beside the parameters
+    weight_unit: ClassVar[Literal["samples"]] = "samples"
+    flush_on_close: ClassVar[bool] = False  # a client counts when all of it was trained, or not at all
+
+    @property
+    def seeded(self) -> bool:
+        """Whether a replay gives the same bytes: everything that is drawn follows from the manifest."""
+        return self.training_seed is not None
 
 
-def differences(here: msgspec.Struct, there: msgspec.Struct) -> list[str]:
-    """Fields of two specs of one class that differ, in words."""
-    names = [field.name for field in msgspec.structs.fields(here)]
-    pairs = [(name, getattr(here, name), getattr(there, name)) for name in names]
-    return [f"{name} is {mine} here, {theirs} in the run" for name, mine, theirs in pairs if mine != theirs]
+Algorithm: TypeAlias = DiLoCo | FedAvg
 
 
-def check_ranges(spec: msgspec.Struct) -> None:
-    """Enforce each field's type, choices and Meta range, which msgspec itself does on decoding only. Raises ValueError."""
-    for name, (kinds, metas) in _allowed(type(spec)).items():
-        value = getattr(spec, name)
-        if value is None and type(None) in kinds:
-            continue
-        choices = _choices(kinds)
-        if choices:
-            if value not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(map(str, choices))}, got {value!r}")
-        elif bool in kinds:
-            if type(value) is not bool:
-                raise ValueError(f"{name} must be true or false, got {value!r:.100}")
-        elif int in kinds:
-            if type(value) is not int or abs(value) > MAX_INT:
-                raise ValueError(f"{name} must be a whole number of at most {MAX_INT}, got {value!r:.100}")
-        elif float in kinds and (type(value) not in (int, float) or not -MAX_REAL <= value <= MAX_REAL):
-            raise ValueError(f"{name} must be a finite number, got {value!r:.100}")
-        for m in metas:
-            for limit, ok, sign in (
-                (m.ge, m.ge is None or value >= m.ge, ">="),
-                (m.gt, m.gt is None or value > m.gt, ">"),
-                (m.le, m.le is None or value <= m.le, "<="),
-                (m.lt, m.lt is None or value < m.lt, "<"),
-            ):
-                if not ok:
-                    raise ValueError(f"{name} must be {sign} {limit:g}, got {value!r:.100}")
+def dealing(partition: str) -> tuple[Literal["iid", "dirichlet", "by-label"], float]:
+    """How a FedAvg's data is dealt out, with α or the number of labels (0 for iid). Raises ValueError."""
+    kind, _, text = partition.partition(":")
+    try:
+        if kind == "iid" and not text:
+            return "iid", 0.0
+        if kind == "dirichlet" and 0 < float(text) <= 1e6:
+            return "dirichlet", float(text)
+        if kind == "by-label" and text.isascii() and text.isdecimal() and 1 <= int(text) <= 10_000:
+            return "by-label", float(text)
+    except ValueError:
+        pass
+    raise ValueError(f"partition must be iid, dirichlet:ALPHA with ALPHA > 0, or by-label:K with K >= 1, got {partition!r:.60}")
 
 
-@functools.cache  # to evaluate the annotations takes milliseconds, and a list of runs makes as many specs
-def _allowed(spec: type[msgspec.Struct]) -> dict[str, tuple[tuple[Any, ...], tuple[Meta, ...]]]:
-    """By field, as `_unwrap` tells them apart."""
-    return {name: _unwrap(hint) for name, hint in typing.get_type_hints(spec, include_extras=True).items()}
-
-
-def _unwrap(hint: Any) -> tuple[tuple[Any, ...], tuple[Meta, ...]]:
-    """(the types that a hint allows, all that is said about them). Limits stand beside the type that they limit, since
-    msgspec refuses them on a union."""
-    if typing.get_origin(hint) is Annotated:
-        base, *extras = typing.get_args(hint)
-        kinds, metas = _unwrap(base)
-        return kinds, (*(m for m in extras if isinstance(m, Meta)), *metas)
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        parts = [_unwrap(part) for part in typing.get_args(hint)]
-        return tuple(k for kinds, _ in parts for k in kinds), tuple(m for _, metas in parts for m in metas)
-    return (hint,), ()
-
-
-def _choices(kinds: Iterable[Any]) -> tuple[Any, ...]:
-    return tuple(c for t in kinds if typing.get_origin(t) is Literal for c in typing.get_args(t))
+def _check_lease(spec: Algorithm) -> None:
+    if spec.lease_s < 2 * spec.beat_s:
+        raise ValueError(f"lease_s must be >= 2 × beat_s ({2 * spec.beat_s:g}), got {spec.lease_s:g}")

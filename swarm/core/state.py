@@ -25,6 +25,7 @@ from swarm.core.records import (
     RoundRecord,
     Snapshot,
 )
+from swarm.core.rounds import starters
 
 RunPhase = Literal["waiting", "running", "paused", "idle", "done", "stopped", "unknown"]
 SCREEN_GAP_S = 5.0  # between two polls of a screen, at most
@@ -156,7 +157,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
             return ""
         if not self.trainers:
             return "a learner"
-        missing = 0 if self.rounds else self.manifest.algorithm.starters - len(self.trainers)
+        missing = 0 if self.rounds else starters(self.manifest.algorithm) - len(self.trainers)
         if missing > 0:
             return f"{missing} more learner{'s' if missing > 1 else ''}"
         return "a syncer" if all(v.role == "learner" for v in self.live) else ""

@@ -8,6 +8,8 @@ import msgspec
 
 DTYPE_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
 """Bytes per element of the dtypes that a parameter may have, by Safetensors code."""
+BUFFER_DTYPE_BYTES = {**DTYPE_BYTES, "I32": 4, "I64": 8}
+"""The same of buffers."""
 MAX_RANK = 64  # NumPy's own limit
 MAX_BYTES = 2**63 - 1
 RESERVED = "__metadata__"  # a Safetensors header keeps free text under this name
@@ -18,9 +20,11 @@ class TensorSpec(msgspec.Struct, frozen=True):
 
     name: str
     dtype: str
-    """'F32', 'F16' or 'BF16'."""
+    """'F32', 'F16' or 'BF16'; of a buffer also 'I32' or 'I64'."""
     shape: tuple[int, ...]
     """() is a scalar; a dimension may be 0."""
+    buffer: bool = False
+    """Not trained: a running statistic, or a counter."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or self.name == RESERVED:
@@ -29,9 +33,10 @@ class TensorSpec(msgspec.Struct, frozen=True):
             self.name.encode()
         except UnicodeEncodeError:
             raise ValueError(f"{self.name!r} cannot name a tensor: it is not Unicode text") from None
-        if self.dtype not in DTYPE_BYTES:
-            raise ValueError(f"{self.name}: dtype must be one of {', '.join(DTYPE_BYTES)}, got {self.dtype!r}")
-        check_shape(self.shape, DTYPE_BYTES[self.dtype], name=self.name)
+        known = BUFFER_DTYPE_BYTES if self.buffer else DTYPE_BYTES
+        if self.dtype not in known:
+            raise ValueError(f"{self.name}: dtype must be one of {', '.join(known)}, got {self.dtype!r}")
+        check_shape(self.shape, known[self.dtype], name=self.name)
 
     @property
     def size(self) -> int:
@@ -40,7 +45,7 @@ class TensorSpec(msgspec.Struct, frozen=True):
 
     @property
     def size_bytes(self) -> int:
-        return self.size * DTYPE_BYTES[self.dtype]
+        return self.size * BUFFER_DTYPE_BYTES[self.dtype]
 
 
 def check_shape(shape: object, item_bytes: int, *, name: str) -> None:

@@ -11,8 +11,9 @@ from swarm.core.errors import MailboxAway, MailboxCorrupt, RunConfigMismatch, Ru
 from swarm.core.events import WorkerEvent
 from swarm.core.ids import is_learner_id
 from swarm.core.naming import run_id_of
+from swarm.core.options import differences
 from swarm.core.records import Manifest, TaskRef
-from swarm.core.specs import DiLoCo, differences
+from swarm.core.specs import DiLoCo
 from swarm.exchange import create_run
 from swarm.host.settings import mailbox_location
 from swarm.library.waiting import in_time

@@ -10,6 +10,7 @@ from swarm.core.acceptance import late, sort_out
 from swarm.core.errors import MailboxMoved
 from swarm.core.records import INIT, Claim, LearnerRecord, Participant, Rejected, RoundRecord, Snapshot
 from swarm.core.rounds import ClaimView, my_claim, next_claim, weight
+from swarm.core.specs import Algorithm
 from swarm.exchange import Exchange
 from swarm.runtime.handoff import Tensors
 from swarm.runtime.merging import Counted, Merger
@@ -88,7 +89,7 @@ class Closer:
             step=exchange.schedule.step(round),
             version=round if merged else (INIT if before is None else before.version),
             parent=parent,
-            participants=tuple(_participant(each) for each in merged.counted) if merged else (),
+            participants=tuple(_participant(each, spec) for each in merged.counted) if merged else (),
             rejected=(*rejected, *merger.rejected, *came_late),
             theta=theta_ref,
             outer=outer_ref,
@@ -104,16 +105,18 @@ class Closer:
         return Closed(record=record, theta=merged.theta if merged else None)
 
 
-def _participant(counted: Counted) -> Participant:
+def _participant(counted: Counted, spec: Algorithm) -> Participant:
     snapshot = counted.snapshot
     return Participant(
         learner=snapshot.learner,
         unit=snapshot.unit,
-        weight=weight(tokens=snapshot.tokens, steps=snapshot.steps),
+        weight=weight(spec, tokens=snapshot.tokens, steps=snapshot.steps),
         tokens=snapshot.tokens,
         steps=snapshot.steps,
         train_loss=snapshot.train_loss,
         seconds_s=snapshot.seconds_s,
         size_bytes=snapshot.payload.size_bytes,
         delta_norm=counted.norm,
+        claim=snapshot.claim,
+        metrics=snapshot.metrics,
     )

@@ -71,7 +71,7 @@ class Merger:
         exact = self.spec.max_delta_norm is not None  # norms decide something
         await self.exchange.make_room(sum(4 * spec.size for spec in self.specs))
         while left:
-            weights = [weight(tokens=s.tokens, steps=s.steps) for s in left]
+            weights = [weight(self.spec, tokens=s.tokens, steps=s.steps) for s in left]
             if fold is None:
                 fold = Fold(
                     self.specs,

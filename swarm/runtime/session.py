@@ -20,8 +20,9 @@ from types import TracebackType
 
 from swarm.core.errors import RunConfigMismatch, UsageError
 from swarm.core.events import Ended, Stepped, Trouble, WorkerEvent
+from swarm.core.options import differences
 from swarm.core.records import EvalRecord, LearnerRecord, Manifest
-from swarm.core.specs import DiLoCo, differences
+from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange, Offload, inline
 from swarm.learners.contract import Adapter
 from swarm.mailbox.contract import Mailbox

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import msgspec
 
 from swarm.core.records import DataRef
+from swarm.core.specs import FedAvg
 from swarm.learners.contract import Adapter
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class EvalResult(msgspec.Struct, frozen=True):
     loss: float  # mean over the held-out part
     metrics: dict[str, float] = {}
     sample: str = ""  # a short printable text that the model made, for language models
+    confusion: tuple[tuple[int, ...], ...] = ()  # [label][prediction]: held-out samples; of a classifier
 
 
 class Trainable(Protocol):
@@ -83,6 +85,34 @@ class Resumable(Protocol):
         ...
 
 
+class ClientStep(msgspec.Struct, frozen=True):
+    """One step on a client's samples."""
+
+    loss: float  # mean over the batch, before the update
+    samples: int
+    steps: int  # that the client takes in this round, this one included
+
+
+@runtime_checkable
+class Federated(Protocol):
+    """A Trainable whose data is dealt out to clients (FedAvg)."""
+
+    def deal(self, spec: FedAvg, *, seed: int) -> tuple[int, ...]:
+        """Deal the training samples out to `spec.clients` logical clients as `spec.partition` says; of a private run they all
+        are this machine's one client's. Returns how many each has: none is lost, none is given twice, some may have none. The
+        same in every framework. Raises UsageError."""
+        ...
+
+    def train_client(self, spec: FedAvg, *, index: int, unit: str, round: int) -> Iterator[ClientStep]:
+        """Train `spec.local_epochs` epochs on the samples of client `index`, a step at a time, from the parameters (and
+        averaged buffers) that the model holds, with an optimizer of its own. What is drawn, the order of the samples included, follows
+        from (`spec.training_seed`, `unit`, round, epoch) alone; without that seed from the system's entropy. The global random
+        states of Python, NumPy and the frameworks, and the modes of the model's modules, are between two steps, and after the
+        last, what they were. May be given up between two steps. Raises NotFinite, before an update, for a gradient that is
+        not."""
+        ...
+
+
 class Generator(Protocol):
     """A Trainable that can also write text."""
 
@@ -100,7 +130,7 @@ class Task(Protocol):
     name: str
     summary: str  # one line for help and forms
     frameworks: tuple[str, ...]  # in order of preference
-    spec: type[msgspec.Struct]  # the options, for help and forms: swarm.core.specs.options(spec) lists them
+    spec: type[msgspec.Struct]  # the options, for help and forms: swarm.core.options.options(spec) lists them
 
     def options(self, given: Mapping[str, str]) -> dict[str, Any]:
         """All options of the task, defaults filled in: what the manifest holds. Raises UsageError for an unknown or wrong
@@ -123,9 +153,11 @@ class Task(Protocol):
         data_path: Path | None,
         seed: int,
         batch_size: int | None = None,
+        buffers: bool = False,
     ) -> Trainable:
         """A fresh model, initialised from `seed` alone. It trains on `batch_size` rows a step, its part of a batch that a
-        run's learners share; None: what the options say. A task may leave this argument out (registry.build). `options` and
+        run's learners share; None: what the options say. `buffers`: whether the adapter holds what is not trained, too:
+        BatchNorm's running statistics and the like. A task may leave these two arguments out (registry.build). `options` and
         `data` are the manifest's and are checked as if a stranger had written them. Raises DataMissing if the data is not
         here, UsageError for options or data that the model cannot train with, DeviceUnavailable."""
         ...

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import inspect
 
 from swarm.core.errors import UsageError
-from swarm.core.specs import check_ranges, options
+from swarm.core.options import check_ranges, options
 
 T = TypeVar("T", bound=msgspec.Struct)
 

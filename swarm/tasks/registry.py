@@ -53,15 +53,18 @@ def get(name: str) -> Task:
     raise TaskUnknown(f"no task {name!r} is installed here; {hint}installed: {', '.join(installed)}")
 
 
-def build(task: Task, *, batch_size: int | None, **how: Any) -> Trainable:
-    """`task.build(**how)`, with `batch_size` if there is one. Raises UsageError too for a task that has no such
-    argument."""
-    if batch_size is None:
-        return task.build(**how)
+def build(task: Task, *, batch_size: int | None, buffers: bool = False, **how: Any) -> Trainable:
+    """`task.build(**how)`, with `batch_size` if there is one, and with `buffers` if it knows of them. Raises UsageError too for
+    a task whose batch size cannot be chosen."""
     takes = inspect.signature(task.build).parameters
-    if "batch_size" not in takes and not any(p.kind is p.VAR_KEYWORD for p in takes.values()):
-        raise UsageError(f"task {task.name} has a batch size of its own: its learners cannot share a global batch")
-    return task.build(**how, batch_size=batch_size)
+    anything = any(p.kind is p.VAR_KEYWORD for p in takes.values())
+    if batch_size is not None:
+        if "batch_size" not in takes and not anything:
+            raise UsageError(f"task {task.name} has a batch size of its own: its learners cannot share a global batch")
+        how["batch_size"] = batch_size
+    if buffers and ("buffers" in takes or anything):
+        how["buffers"] = True
+    return task.build(**how)
 
 
 def _announced() -> tuple[dict[str, Task], dict[str, str]]:

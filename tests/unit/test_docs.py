@@ -12,7 +12,8 @@ import click
 import pytest
 
 from swarm.cli import cli, run
-from swarm.core.specs import DiLoCo, options
+from swarm.core.options import options
+from swarm.core.specs import DiLoCo
 
 ROOT = Path(__file__).parents[2]
 HELP = "import sys; sys.argv = ['swarm', '--help']; from swarm.cli import main; main()"

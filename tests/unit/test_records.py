@@ -17,6 +17,7 @@ from swarm.core.fragments import Schedule
 from swarm.core.ids import WINDOWS_DEVICES
 from swarm.core.keys import RunKeys, check_key
 from swarm.core.lines import MAX_RECORD_BYTES, as_json, body_sha256, decode, encode
+from swarm.core.options import MAX_REAL
 from swarm.core.records import (
     FORMAT,
     INIT,
@@ -47,7 +48,7 @@ from swarm.core.records import (
     TaskRef,
 )
 from swarm.core.rounds import weight
-from swarm.core.specs import MAX_REAL, DiLoCo
+from swarm.core.specs import DiLoCo
 from swarm.core.tensorspec import TensorSpec
 
 ids = st.from_regex(r"[a-z0-9-]{1,12}", fullmatch=True).filter(lambda text: text not in WINDOWS_DEVICES)

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta
 
-from swarm.core.specs import MAX_INT, DiLoCo, Option, check_ranges, options
+from swarm.core.options import MAX_INT, Option, check_ranges, options
+from swarm.core.specs import DiLoCo
 
 BY_NAME = {option.name: option for option in options(DiLoCo)}
 

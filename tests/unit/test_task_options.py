@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec import Meta
 
 from swarm.core.errors import UsageError
-from swarm.core.specs import options as listed
+from swarm.core.options import options as listed
 from swarm.tasks import registry
 from swarm.tasks.options import parse
 

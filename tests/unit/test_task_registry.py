@@ -111,7 +111,7 @@ def test_of_two_with_one_name_the_first_is_kept(install: Install) -> None:
 def test_listing_tasks_and_checking_options_loads_no_arrays_and_no_framework() -> None:
     code = """
 import json, sys
-from swarm.core.specs import options
+from swarm.core.options import options
 from swarm.tasks import registry
 for name in ("charlm", "mlp"):
     task = registry.get(name)
