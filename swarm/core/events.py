@@ -6,7 +6,10 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from swarm.core.records import Role
+from swarm.core.participation import mean_metrics
+from swarm.core.records import Role, RoundRecord
+from swarm.core.specs import Algorithm, FedAvg
+from swarm.core.state import train_loss
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
@@ -88,13 +91,22 @@ class Published(_Event, frozen=True, kw_only=True, tag=True):
     size_bytes: int
 
 
+class TrainedClient(msgspec.Struct, frozen=True):
+    client: str
+    samples: int
+    learner: str
+
+
 class RoundClosed(_Event, frozen=True, kw_only=True, tag=True):
     round: int
     rounds: int | None  # of the run
     participants: tuple[str, ...]  # none: nothing counted, and the parameters are as they were
-    rejected: tuple[str, ...]  # "learner: reason"
+    rejected: tuple[str, ...]  # "learner: reason"; of FedAvg "client of learner: reason"
     train_loss: float | None
     closer: str
+    reason: str = ""  # why it closed when it did, if that is out of the ordinary
+    clients: tuple[TrainedClient, ...] = ()  # of FedAvg: those that count, as their learners in `participants`
+    metrics: dict[str, float] = {}  # of the clients, by samples
 
 
 class Evaluated(_Event, frozen=True, kw_only=True, tag=True):
@@ -153,3 +165,30 @@ WorkerEvent: TypeAlias = (
     | Ended
     | Failed
 )
+
+
+ORDINARY = ("", "every client has reported", "every live learner has reported")
+"""Reasons for which a round closes that need no word."""
+DIFFERS = "differs"  # in place of `duplicate`: that one's bytes are other than those of the one that counts
+
+
+def round_closed(record: RoundRecord, algorithm: Algorithm, *, rounds: int | None) -> RoundClosed:
+    """The event for a record that was committed. `rounds`: how many the run has."""
+    federated = isinstance(algorithm, FedAvg)
+    private = isinstance(algorithm, FedAvg) and algorithm.private  # of their data nothing is told but how much there is
+    parts = record.participants
+    return RoundClosed(
+        round=record.round,
+        rounds=rounds,
+        participants=tuple(p.learner for p in parts),
+        rejected=tuple(
+            f"{f'{r.unit} of {r.learner}' if federated and r.unit != r.learner else r.learner}: "
+            f"{DIFFERS if r.differs else r.reason}"
+            for r in record.rejected
+        ),
+        train_loss=None if private else train_loss(record),
+        closer=record.closer,
+        reason="" if record.reason in ORDINARY else record.reason,
+        clients=tuple(TrainedClient(p.unit, p.tokens, p.learner) for p in parts) if federated else (),
+        metrics=mean_metrics(parts) if federated and not private else {},
+    )
