@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from swarm.core.participation import mean_metrics
-from swarm.core.records import Role, RoundRecord
+from swarm.core.records import Rejected, Role, RoundRecord
 from swarm.core.specs import Algorithm, FedAvg
 from swarm.core.state import train_loss
 
@@ -181,14 +181,16 @@ def round_closed(record: RoundRecord, algorithm: Algorithm, *, rounds: int | Non
         round=record.round,
         rounds=rounds,
         participants=tuple(p.learner for p in parts),
-        rejected=tuple(
-            f"{f'{r.unit} of {r.learner}' if federated and r.unit != r.learner else r.learner}: "
-            f"{DIFFERS if r.differs else r.reason}"
-            for r in record.rejected
-        ),
+        rejected=tuple(_rejected(r) for r in record.rejected),
         train_loss=None if private else train_loss(record),
         closer=record.closer,
         reason="" if record.reason in ORDINARY else record.reason,
         clients=tuple(TrainedClient(p.unit, p.tokens, p.learner) for p in parts) if federated else (),
         metrics=mean_metrics(parts) if federated and not private else {},
     )
+
+
+def _rejected(r: Rejected) -> str:
+    if r.differs:
+        return f"{r.unit}: {DIFFERS}"
+    return f"{r.learner if r.unit == r.learner else f'{r.unit} of {r.learner}'}: {r.reason}"

@@ -146,8 +146,10 @@ CLIENTS_NAMED = 8  # in a line
 
 def refusal(rejected: Rejected) -> str:
     """Whose snapshot was rejected, and why."""
+    if rejected.differs:
+        return f"{plain(rejected.unit, 64)}: {DIFFERENT}"
     who = rejected.learner if rejected.unit == rejected.learner else f"{rejected.unit} of {rejected.learner}"
-    return f"{plain(who, 140)}: {DIFFERENT if rejected.differs else REASONS[rejected.reason]}"
+    return f"{plain(who, 140)}: {REASONS[rejected.reason]}"
 
 
 def settings(algorithm: Algorithm) -> str:

@@ -12,7 +12,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from swarm.cli import run, runs
+from swarm.cli import run, status
 from swarm.core.keys import RunKeys
 from swarm.core.lease import BeatId
 from swarm.core.lines import decode, encode
@@ -305,9 +305,9 @@ def shown(mailbox: str, capsys: pytest.CaptureFixture[str]) -> Callable[..., tup
 
     def show(*controls: Control, checkpoints: tuple[int, ...] = (), **roles: Role) -> tuple[dict[str, Any], list[str]]:
         state = heard(manifest, *controls, **roles)
-        runs._show(state, True, list(checkpoints))
+        status.show(state, True, list(checkpoints))
         fields = json.loads(capsys.readouterr().out)
-        runs._show(state, False, list(checkpoints))
+        status.show(state, False, list(checkpoints))
         return fields, capsys.readouterr().out.splitlines()
 
     return show
