@@ -6,7 +6,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from swarm.api import EvalRecord, Home, Job, LearnerView, RoundRecord, RunState, refusal, train_loss
+from swarm.api import (
+    ORDINARY,
+    EvalRecord,
+    Home,
+    Job,
+    LearnerView,
+    RoundRecord,
+    RunState,
+    accuracy,
+    private,
+    refusal,
+    train_loss,
+)
 from tui import text
 
 Severity = Literal["information", "warning", "error"]
@@ -87,20 +99,27 @@ def _round_notes(before: RunState, after: RunState) -> Iterator[Note]:
         yield Note(f"{text.count(len(new), 'round')} read", toast=False)
         return
     evals = {e.round: e for e in after.evals}
+    hidden = after.manifest is not None and private(after.manifest.algorithm)
     for record in new:
-        yield Note(round_closed(record, evals.get(record.round)), "warning" if record.rejected else "information", toast=False)
+        words = round_closed(record, evals.get(record.round), hidden=hidden)
+        yield Note(words, "warning" if record.rejected else "information", toast=False)
 
 
-def round_closed(record: RoundRecord, evaluated: EvalRecord | None) -> str:
+def round_closed(record: RoundRecord, evaluated: EvalRecord | None, *, hidden: bool = False) -> str:
+    """`hidden`: of the participants' data only counts are shown."""
     refused = sum(r.round == record.round for r in record.rejected)
     parts = [f"round {record.round} closed: {len(record.participants)}/{len(record.participants) + refused}"]
-    trained = train_loss(record)
+    trained = None if hidden else train_loss(record)
     if record.version != record.round:
         parts.append("unchanged")
     if trained is not None:
         parts.append(f"train {text.loss(trained)}")
     if evaluated is not None:
         parts.append(f"val {text.loss(evaluated.loss)}")
+        if (right := accuracy(evaluated.metrics)) is not None:
+            parts.append(f"accuracy {text.loss(right)}")
+    if record.reason not in ORDINARY:
+        parts.append(text.plain(record.reason))
     rejected = []
     for r in record.rejected:
         earlier = f", round {r.round}" if r.round != record.round else ""
