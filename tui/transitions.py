@@ -8,6 +8,8 @@ from typing import Literal
 
 from swarm.api import (
     ORDINARY,
+    Algorithm,
+    DiLoCo,
     EvalRecord,
     Home,
     Job,
@@ -15,6 +17,7 @@ from swarm.api import (
     RoundRecord,
     RunState,
     accuracy,
+    expected,
     private,
     refusal,
     train_loss,
@@ -99,17 +102,18 @@ def _round_notes(before: RunState, after: RunState) -> Iterator[Note]:
         yield Note(f"{text.count(len(new), 'round')} read", toast=False)
         return
     evals = {e.round: e for e in after.evals}
-    hidden = after.manifest is not None and private(after.manifest.algorithm)
+    spec = after.manifest.algorithm if after.manifest is not None else DiLoCo()
+    records = {r.round: r for r in after.rounds[-len(new) - 1 :]}
     for record in new:
-        words = round_closed(record, evals.get(record.round), hidden=hidden)
+        words = round_closed(record, evals.get(record.round), spec, records.get(record.round - 1))
         yield Note(words, "warning" if record.rejected else "information", toast=False)
 
 
-def round_closed(record: RoundRecord, evaluated: EvalRecord | None, *, hidden: bool = False) -> str:
-    """`hidden`: of the participants' data only counts are shown."""
-    refused = sum(r.round == record.round for r in record.rejected)
-    parts = [f"round {record.round} closed: {len(record.participants)}/{len(record.participants) + refused}"]
-    trained = None if hidden else train_loss(record)
+def round_closed(record: RoundRecord, evaluated: EvalRecord | None, spec: Algorithm, before: RoundRecord | None = None) -> str:
+    """`before`: the round before it."""
+    of = expected(spec, record, [r for r in record.rejected if r.round == record.round], before)
+    parts = [f"round {record.round} closed: {len(record.participants)}/{of}"]
+    trained = None if private(spec) else train_loss(record)
     if record.version != record.round:
         parts.append("unchanged")
     if trained is not None:

@@ -63,7 +63,7 @@ def _row(c: ClientView, *, hidden: bool) -> Row:
     last = None if c.tally is None else c.tally.last
     seen = None if hidden else last
     words, tone = _DOING[c.doing]
-    by = c.by or (last.learner if last is not None else "")
+    by = c.by if c.doing else last.learner if last is not None else ""
     right = accuracy(seen.metrics) if seen else None
     return Row(
         key=c.client,
@@ -118,6 +118,6 @@ def details(state: RunState) -> Iterator[Line]:
     confused = next((e for e in reversed(state.evals) if e.confusion), None)
     if confused is not None:
         yield ()
-        yield ((f"Confusion of round {confused.round}", "strong"), ("  a row for each label, a column for each answer", "dim"))
+        yield ((f"Confusion of round {confused.round}", "strong"), ("  rows: labels, columns: answers", "dim"))
         for line in confusion_lines(confused.confusion, width=_PAGE_WIDTH - 2):
             yield ((f"  {line}", ""),)

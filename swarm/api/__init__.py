@@ -38,7 +38,7 @@ from swarm.core.events import ORDINARY
 from swarm.core.history import longest_s, private
 from swarm.core.history import nested as nested_history
 from swarm.core.history import rows as history_rows
-from swarm.core.participation import ClientView, accuracy, confusion_lines, labelled, mean_metrics
+from swarm.core.participation import ClientView, accuracy, confusion_lines, expected, labelled, mean_metrics
 from swarm.core.records import (
     Beat,
     EvalRecord,
@@ -92,6 +92,7 @@ __all__ = [
     "checkpoints",
     "confusion_lines",
     "drop_learner",
+    "expected",
     "extend_run",
     "find_run",
     "foreign_program",

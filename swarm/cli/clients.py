@@ -62,7 +62,7 @@ def confusion_lines(state: api.RunState) -> Iterator[str]:
     """The last one that an evaluation made, as a table of at most 80 columns."""
     newest = next((e for e in reversed(state.evals) if e.confusion), None)
     if newest is not None:
-        yield f"confusion of round {newest.round} (a row for each label, a column for each answer):"
+        yield f"confusion of round {newest.round} (rows: labels, columns: answers):"
         yield from api.confusion_lines(newest.confusion, width=WIDTH)
 
 

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from swarm.core.clients import client_id, sampled
-from swarm.core.records import Claim, EvalRecord, Manifest, Participant, RoundRecord, Snapshot
+from swarm.core.records import Claim, EvalRecord, Manifest, Participant, Rejected, RoundRecord, Snapshot
 from swarm.core.specs import Algorithm, FedAvg
 
 SHOWN = 100  # clients up to which those are listed, too, that never trained
@@ -60,6 +60,20 @@ def wanted(manifest: Manifest, newest: RoundRecord | None, named: tuple[str, ...
     return sampled(spec, manifest.seed, 0 if newest is None else newest.round + 1)
 
 
+def expected(spec: Algorithm, record: RoundRecord, refused: Iterable[Rejected], before: RoundRecord | None) -> int:
+    """Of how many a round counted `record.participants`, as far as records tell: of those that reported, and of FedAvg, of the
+    clients that were sampled. `refused`: snapshots for that round; `before`: the round before it."""
+    taken = {p.unit for p in record.participants}
+    units = [r.unit for r in refused]
+    match spec:
+        case FedAvg(private=True):
+            return max(len(taken.union(units)), len(before.clients) if before is not None else 0)
+        case FedAvg():
+            return max(len(taken.union(units)), spec.per_round)
+        case _:
+            return len(record.participants) + len(units)
+
+
 def views(
     spec: Algorithm,
     tallies: Mapping[str, Tally],
@@ -83,7 +97,7 @@ def views(
         by = ""
         if name in open_ones:
             claim = claims.get(name)
-            by = there.get(name) or (claim.learner if claim is not None else "")
+            by = there.get(name) or (name if spec.private else claim.learner if claim is not None else "")
             doing = "reported" if name in there else "waiting" if not by else "training" if by in live else "silent"
         found.append(ClientView(client=name, tally=tallies.get(name), doing=doing, by=by))
     return tuple(found)

@@ -207,7 +207,7 @@ def fed_state(
     state = apply(api.RunState(run=AT.run), ManifestRead(made))
 
     def units(round: int) -> tuple[str, ...]:
-        return learners if private else sampled(spec, made.seed, round)
+        return tuple(sorted(learners)) if private else sampled(spec, made.seed, round)
 
     for round in range(closed):
         last, chosen = round == closed - 1, units(round)
@@ -231,7 +231,7 @@ def fed_state(
             step=round + 1,
             participants=parts,
             reason="the deadline is over: 3 of 4 clients" if last else "every client has reported",
-            clients=learners if private else (),
+            clients=units(round + 1) if private else (),
             waited_s=2.5,
         )
         state = apply(state, RoundRead(record))

@@ -79,7 +79,7 @@ def fed_log(fixed: SimpleNamespace) -> tuple[Any, ...]:
     from tui.transitions import round_closed
 
     state = fixed.fed_state()
-    return tuple(fixed.LogLine(f"12:04:0{n % 10} {round_closed(state.rounds[n], state.evals[n])}") for n in (9, 10, 11))
+    return tuple(fixed.LogLine(f"12:04:0{n % 10} {round_closed(state.rounds[n], state.evals[n], spec)}") for n in (9, 10, 11))
 
 
 def rejecting(fixed: SimpleNamespace) -> Any:
