@@ -83,6 +83,15 @@ class Stepped(_Event, frozen=True, kw_only=True, tag=True):
     tokens_per_s: float
 
 
+class Training(_Event, frozen=True, kw_only=True, tag=True):
+    """The worker begins with a client."""
+
+    round: int
+    unit: str
+    claim: int  # above 0: somebody else had begun with it
+    samples: int
+
+
 class Published(_Event, frozen=True, kw_only=True, tag=True):
     round: int
     size_bytes: int
@@ -91,10 +100,11 @@ class Published(_Event, frozen=True, kw_only=True, tag=True):
 class RoundClosed(_Event, frozen=True, kw_only=True, tag=True):
     round: int
     rounds: int | None  # of the run
-    participants: tuple[str, ...]  # none: nothing counted, and the parameters are as they were
-    rejected: tuple[str, ...]  # "learner: reason"
+    participants: tuple[str, ...]  # units: learners, or clients. None: nothing counted, the parameters are as they were
+    rejected: tuple[str, ...]  # "unit: reason"
     train_loss: float | None
     closer: str
+    reason: str = ""  # why it closed when it did
 
 
 class Evaluated(_Event, frozen=True, kw_only=True, tag=True):
@@ -144,6 +154,7 @@ WorkerEvent: TypeAlias = (
     | Paused
     | Resumed
     | Stepped
+    | Training
     | Published
     | RoundClosed
     | Evaluated

@@ -19,6 +19,7 @@ from swarm.core.events import (
     ShareBack,
     ShareLost,
     Stepped,
+    Training,
     Transfer,
     Trouble,
     Waiting,
@@ -67,7 +68,7 @@ def sentence(event: WorkerEvent) -> str | None:
             return f"{words.get(event.reason, event.reason)} after {counted(event.rounds, 'round')}"
         case Failed():
             return f"swarm: {plain(event.message, 500)}"
-        case Published() | Stepped():
+        case Published() | Stepped() | Training():
             return None
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from swarm.core.acceptance import late, sort_out
+from swarm.core.acceptance import late
 from swarm.core.errors import MailboxMoved
 from swarm.core.records import INIT, Claim, LearnerRecord, Participant, Rejected, RoundRecord, Snapshot
 from swarm.core.rounds import ClaimView, my_claim, next_claim, weight
@@ -46,17 +46,19 @@ class Closer:
     async def close(
         self,
         round: int,
-        snapshots: Mapping[str, Snapshot | None],
+        sorted_out: tuple[Sequence[Snapshot], Sequence[Rejected]],
         *,
         before: RoundRecord | None,
-        theta_sha256: str,
         theta: Tensors,
         control: int,
         waited_s: float,
         quorum_waited_s: float,
+        reason: str,
+        clients: tuple[str, ...] = (),
     ) -> Closed | None:
-        """Merge and commit; None if another syncer committed first. `before`: the fragment's newest record, None at Θ⁰.
-        `theta`: its parameters, which stay as they are. Raises MailboxMoved, before anything is written, if the round before
+        """Merge and commit; None if another syncer committed first. `sorted_out`: the snapshots that may count, sorted by unit,
+        and the others. `before`: the fragment's newest record, None at Θ⁰.
+        `theta`: its parameters, which stay as they are. `reason`: why it closes now. `clients`: private ones of FedAvg, for the next round. Raises MailboxMoved, before anything is written, if the round before
         is not there as this exchange knows it."""
         exchange, spec = self.exchange, self.exchange.manifest.algorithm
         started_s = asyncio.get_running_loop().time()
@@ -68,14 +70,7 @@ class Closer:
                 raise MailboxMoved(f"{exchange.keys.round(round - 1)}: gone: a round cannot follow it")
             came_late = late(await exchange.mailbox.list(exchange.keys.snapshots(round - 1)), previous)
         parent = await exchange.parent_of(round)
-        accepted, rejected = sort_out(
-            snapshots,
-            round=round,
-            fragment=fragment,
-            base_sha256=theta_sha256,
-            schema_sha256=exchange.schema.digest,
-            dtype=spec.delta_dtype,
-        )
+        accepted, rejected = sorted_out
         merger = Merger(exchange, round=round, theta=theta, before=before)
         merged = await merger.merge(accepted)
         # Payloads come before the record: whoever sees that one can fetch them.
@@ -98,6 +93,8 @@ class Closer:
             control=control,
             waited_s=waited_s,
             quorum_waited_s=quorum_waited_s,
+            reason=reason,
+            clients=clients,
             close_s=asyncio.get_running_loop().time() - started_s,
         )
         if not await exchange.commit(record):

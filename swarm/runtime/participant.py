@@ -30,7 +30,7 @@ from swarm.core.state import train_loss
 from swarm.exchange import Exchange
 from swarm.runtime.closing import Closer
 from swarm.runtime.committed import Committed
-from swarm.runtime.handoff import Aligned, Handoff, Tensors, Verdict, verdict
+from swarm.runtime.handoff import Aligned, Assignment, Handoff, Tensors, Verdict, verdict
 from swarm.runtime.membership import Pulse, take
 from swarm.runtime.patience import BACKOFF_S, Patience, jittered
 from swarm.runtime.reports import Reports
@@ -215,7 +215,7 @@ class Participant:
         reason = self._end_reason()
         if reason is not None:
             return reason
-        await self._watch.observe(self.newest + 1)
+        await self._watch.observe(self.newest + 1, self._committed.newest_record)
         incarnation = self._watch.incarnation(self.me.learner)
         if incarnation > self.me.incarnation:
             raise Superseded(self.me.learner, incarnation)
@@ -223,6 +223,8 @@ class Participant:
             self._present = len(self._controls)  # no round record will ever name them
             self._heed()
         closed = await self._maybe_close()
+        if not closed:
+            await self._bid()
         return self._end_reason() if closed else None
 
     @property
@@ -289,12 +291,15 @@ class Participant:
             RoundClosed(
                 round=record.round,
                 rounds=self._effect.rounds,
-                participants=tuple(p.learner for p in record.participants),
-                rejected=tuple(f"{r.learner}: {r.reason}" for r in record.rejected),
+                participants=tuple(p.unit for p in record.participants),
+                rejected=tuple(f"{r.unit}: {r.reason}" for r in record.rejected),
                 train_loss=train_loss(record),
                 closer=record.closer,
+                reason=record.reason,
             )
         )
+        for unit in sorted({r.unit for r in record.rejected if r.differs}):
+            self.emit(Trouble(message=f"{unit}: two learners trained it to different bytes: replay is not exact"))
         said = verdict(record, self.me.learner)
         aligned = Aligned(
             newest=record.round,
@@ -337,6 +342,23 @@ class Participant:
             finally:
                 self._fetching = ()
 
+    async def _bid(self) -> None:
+        """Claim a client to train, if the training thread waits for one."""
+        watch, round = self._watch, self.newest + 1
+        claim = Claim(round=round, learner=self.me.learner, incarnation=self.me.incarnation)
+        lost = set()
+        try:
+            while self.handoff.free and (bid := watch.bid(self.me.learner, self.me.incarnation)) is not None:
+                unit, n, mine = bid
+                won = mine or await self.exchange.claim_client(round, unit, n, claim)
+                watch.open.tried.add(unit)
+                if won:
+                    self.handoff.assign(Assignment(round=round, unit=unit, claim=n))
+                else:
+                    lost.add(unit)
+        finally:
+            watch.open.tried -= lost  # whoever won one may die: it is looked at anew
+
     async def _maybe_close(self) -> bool:
         """Close the open round if that is due and up to this one."""
         watch, round = self._watch, self.newest + 1
@@ -366,13 +388,14 @@ class Participant:
         with self._doing("merge"):
             closed = await closer.close(
                 round,
-                watch.open.snapshots,
+                watch.sort_out(round, base_sha256=base_sha256),
                 before=self._committed.records[fragment],
-                theta_sha256=base_sha256,
                 theta=await self._committed.parameters(fragment),
                 control=len(self._controls),
                 waited_s=waited_s,
                 quorum_waited_s=quorum_waited_s,
+                reason=decision.reason,
+                clients=watch.next_clients(round + 1),
             )
         if closed is None:
             return False

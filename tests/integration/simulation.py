@@ -12,7 +12,7 @@ import numpy as np
 from swarm.core.events import Trouble, WorkerEvent
 from swarm.core.fragments import plan
 from swarm.core.records import EvalRecord, LearnerRecord, Manifest, Role, TaskRef
-from swarm.core.specs import DiLoCo
+from swarm.core.specs import Algorithm, DiLoCo
 from swarm.exchange import Exchange, create_run
 from swarm.learners.numpy import NumpyAdapter
 from swarm.mailbox.contract import Mailbox
@@ -52,7 +52,7 @@ def model(seed: int) -> dict[str, np.ndarray]:
     return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()}
 
 
-async def new_run(store: MemoryStore, spec: DiLoCo, *, rounds: int | None, eval_every: int = 1, **fields: Any) -> Manifest:
+async def new_run(store: MemoryStore, spec: Algorithm, *, rounds: int | None, eval_every: int = 1, **fields: Any) -> Manifest:
     adapter = NumpyAdapter(model(7))
     schema = adapter.schema()
     draft = Manifest(
@@ -68,7 +68,7 @@ async def new_run(store: MemoryStore, spec: DiLoCo, *, rounds: int | None, eval_
         **fields,
     )
     theta = adapter.snapshot()
-    dealt = plan(schema, spec.fragments, spec.partition)
+    dealt = plan(schema, spec.fragments, spec.partition) if isinstance(spec, DiLoCo) else draft.plan
     manifest, _ = await create_run(MemoryMailbox(store), draft, [{n: theta[n] for n in names} for names in dealt])
     return manifest
 
