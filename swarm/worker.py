@@ -169,9 +169,10 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
 
 
 def _create(order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emit: EventFile) -> tuple[Manifest, Trainable]:
-    """Make the run: its Θ⁰ is this machine's freshly initialised model."""
+    """Make the run: its Θ⁰ is the base model, or else this machine's freshly initialised one."""
     from swarm.exchange import check_payloads, create_run
     from swarm.runtime.attached import attach_patiently, chosen
+    from swarm.runtime.base_model import take_over
     from swarm.tasks import registry
 
     task = registry.get(create.task)
@@ -179,8 +180,11 @@ def _create(order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emi
     data = tuple(task.data(path))
     file = None if path is None or _shipped(task, data) else chosen(path, data, wanted=create.attach, emit=emit)
     named = TaskRef(name=create.task, options=create.options, data=data)
-    emit(Building(what=f"{create.task} for a new run"))
+    base_path = None if create.base_model is None else Path(create.base_model)
+    begins = "" if base_path is None else f", which begins with {base_path.name}"
+    emit(Building(what=f"{create.task} for a new run{begins}"))
     trainable = _build(named, create.seed, order, path, batch_size=create.algorithm.batch_size)
+    base = None if base_path is None else take_over(base_path, trainable.adapter)
     schema = trainable.adapter.schema()
     manifest = Manifest(
         run=create.run,
@@ -196,6 +200,7 @@ def _create(order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emi
         checkpoint_every=create.checkpoint_every,
         checkpoints_kept=create.checkpoints_kept,
         created_by=me.machine_name,
+        base=base,
     )
     check_payloads(manifest)  # before a file is attached
     theta = trainable.adapter.snapshot()

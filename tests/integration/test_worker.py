@@ -14,8 +14,8 @@ import pytest
 from swarm import worker
 from swarm.core.errors import DataMissing, UsageError
 from swarm.core.events import WorkerEvent
-from swarm.core.jobs import CreateRun, Learn
-from swarm.core.records import DataRef
+from swarm.core.jobs import CreateRun, Export, Learn
+from swarm.core.records import DataRef, Manifest
 from swarm.core.specs import DiLoCo
 from swarm.host.identity import identity
 from swarm.learners.numpy import NumpyAdapter
@@ -23,6 +23,7 @@ from swarm.mailbox import open_mailbox
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
 from swarm.tape import run_ids
 from swarm.tasks import registry
+from swarm.tensors.payload import Packed
 from tests.integration.handmade import make_mailbox, make_run, manifest_of_another_format
 
 
@@ -72,6 +73,50 @@ def test_names_that_the_runs_payloads_need_are_told_before_a_file_is_attached(
     with pytest.raises(UsageError, match=r"F4 keeps 'norm'"):
         worker._create(order, create, identity(), MemoryMailbox(store), told.append)  # type: ignore[arg-type]
     assert store.objects.keys() == before
+
+
+def new_mlp(mailbox: str, run: str, *, seed: int, **fields: Any) -> Learn:
+    create = CreateRun(
+        run=run, name=f"mlp-{run}", task="mlp", options={}, algorithm=DiLoCo(fragments=2), rounds=1, seed=seed, **fields
+    )
+    return Learn(mailbox=mailbox, run=run, create=create, learner="a", may_rename=False, framework="torch", device="cpu")
+
+
+def make(order: Learn) -> Manifest:
+    box = open_mailbox(order.mailbox)
+    asyncio.run(box.open())
+    assert order.create is not None
+    return worker._create(order, order.create, identity(), box, lambda event: None)[0]  # type: ignore[arg-type]
+
+
+def test_a_run_begins_with_what_was_exported_of_another(tmp_path: Path, state_dir: Path) -> None:
+    pytest.importorskip("torch")
+    mailbox = make_mailbox(tmp_path / "mailbox")
+    files = {run: tmp_path / f"{run}.safetensors" for run in ("first", "second", "fresh")}
+    first = make(new_mlp(mailbox, "first", seed=1))
+    worker.export(Export(mailbox=mailbox, run="first", file=str(files["first"])))
+    data = files["first"].read_bytes()
+    second = make(new_mlp(mailbox, "second", seed=2, base_model=str(files["first"])))
+    fresh = make(new_mlp(mailbox, "fresh", seed=2))
+    for run in ("second", "fresh"):
+        worker.export(Export(mailbox=mailbox, run=run, file=str(files[run])))
+    assert files["second"].read_bytes() == data != files["fresh"].read_bytes()
+    assert second.init == first.init != fresh.init
+    assert second.base == DataRef(name="first.safetensors", sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data))
+    assert first.base is None
+    assert not second.files, "it is not in the mailbox twice"
+
+
+def test_no_run_is_made_of_a_base_model_that_does_not_fit(tmp_path: Path, state_dir: Path) -> None:
+    pytest.importorskip("torch")
+    mailbox = make_mailbox(tmp_path / "mailbox")
+    path = tmp_path / "other.safetensors"
+    path.write_bytes(b"".join(Packed({"w": np.zeros(3, np.float32)})))
+    with pytest.raises(UsageError, match=r"other\.safetensors cannot be the base model: parameter '.*' is missing"):
+        make(new_mlp(mailbox, "first", seed=1, base_model=str(path)))
+    box = open_mailbox(mailbox)
+    asyncio.run(box.open())
+    assert asyncio.run(box.list("runs/")) == []
 
 
 def test_a_run_of_the_same_name_is_noticed(tmp_path: Path, state_dir: Path) -> None:
