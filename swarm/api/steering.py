@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Mapping
 
 from swarm import launcher
-from swarm.api.finding import ended, in_time, opened, survey
+from swarm.api.finding import ended, opened, survey
 from swarm.core.errors import (
     MailboxUnavailable,
     RunEnded,
@@ -30,6 +30,7 @@ from swarm.core.state import RunPhase
 from swarm.host import settings
 from swarm.host.identity import machine_name
 from swarm.launcher import Job
+from swarm.mailbox.waiting import in_time
 from swarm.tape import Tape, read_manifest, run_ids
 from swarm.tasks import registry
 from swarm.watch import RunWatch

@@ -13,7 +13,8 @@ from swarm.exchange import Exchange
 from swarm.learners.layout import Layout
 from swarm.learners.select import adapter_for
 from swarm.library.place import Place, found, opened
-from swarm.library.waiting import in_time, wait_for
+from swarm.library.waiting import wait_for
+from swarm.mailbox.waiting import in_time
 from swarm.tensors.schema import Schema, check_equal
 
 

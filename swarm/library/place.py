@@ -15,9 +15,9 @@ from swarm.core.records import Manifest, TaskRef
 from swarm.core.specs import DiLoCo, differences
 from swarm.exchange import create_run
 from swarm.host.settings import mailbox_location
-from swarm.library.waiting import in_time
 from swarm.mailbox import init_mailbox, open_mailbox
 from swarm.mailbox.contract import Mailbox
+from swarm.mailbox.waiting import in_time
 from swarm.runtime.patience import Patience
 from swarm.tape import manifest_sha256, nonce, read_manifest, run_ids
 from swarm.tasks.registry import LIBRARY
