@@ -24,9 +24,10 @@ import psutil
 from swarm import __version__
 from swarm.core.errors import INTERRUPTED, DataMissing, SwarmError, UsageError
 from swarm.core.events import Building, Created, Failed, Trouble, WorkerEvent
+from swarm.core.fragments import fitted
 from swarm.core.jobs import CreateRun, Export, Generate, Learn, Order
 from swarm.core.records import DataRef, LearnerRecord, Manifest, TaskRef
-from swarm.core.sentences import sentence
+from swarm.core.sentences import fewer_fragments, sentence
 from swarm.host import paths
 from swarm.host.identity import Identity, holder, identity, note_process, process_alive, process_gone
 from swarm.mailbox import open_mailbox
@@ -186,10 +187,13 @@ def _create(order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emi
     trainable = _build(named, create.seed, order, path, batch_size=create.algorithm.batch_size)
     base = None if base_path is None else take_over(base_path, trainable.adapter)
     schema = trainable.adapter.schema()
+    algorithm = fitted(create.algorithm, schema)
+    if fewer := fewer_fragments(create.algorithm, algorithm):
+        emit(Trouble(message=fewer))
     manifest = Manifest(
         run=create.run,
         name=create.name,
-        algorithm=create.algorithm,
+        algorithm=algorithm,
         task=named,
         tensors=tuple(schema),
         schema_sha256=schema.digest,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,9 +14,10 @@ import pytest
 
 from swarm import worker
 from swarm.core.errors import DataMissing, UsageError
-from swarm.core.events import WorkerEvent
+from swarm.core.events import Trouble, WorkerEvent
 from swarm.core.jobs import CreateRun, Export, Learn
 from swarm.core.records import DataRef, Manifest
+from swarm.core.sentences import settings
 from swarm.core.specs import DiLoCo
 from swarm.host.identity import identity
 from swarm.learners.numpy import NumpyAdapter
@@ -76,17 +78,16 @@ def test_names_that_the_runs_payloads_need_are_told_before_a_file_is_attached(
 
 
 def new_mlp(mailbox: str, run: str, *, seed: int, **fields: Any) -> Learn:
-    create = CreateRun(
-        run=run, name=f"mlp-{run}", task="mlp", options={}, algorithm=DiLoCo(fragments=2), rounds=1, seed=seed, **fields
-    )
+    asked: dict[str, Any] = {"algorithm": DiLoCo(fragments=2), "options": {}, **fields}
+    create = CreateRun(run=run, name=f"mlp-{run}", task="mlp", rounds=1, seed=seed, **asked)
     return Learn(mailbox=mailbox, run=run, create=create, learner="a", may_rename=False, framework="torch", device="cpu")
 
 
-def make(order: Learn) -> Manifest:
+def make(order: Learn, emit: Callable[[WorkerEvent], None] = lambda event: None) -> Manifest:
     box = open_mailbox(order.mailbox)
     asyncio.run(box.open())
     assert order.create is not None
-    return worker._create(order, order.create, identity(), box, lambda event: None)[0]  # type: ignore[arg-type]
+    return worker._create(order, order.create, identity(), box, emit)[0]  # type: ignore[arg-type]
 
 
 def test_a_run_begins_with_what_was_exported_of_another(tmp_path: Path, state_dir: Path) -> None:
@@ -117,6 +118,17 @@ def test_no_run_is_made_of_a_base_model_that_does_not_fit(tmp_path: Path, state_
     box = open_mailbox(mailbox)
     asyncio.run(box.open())
     assert asyncio.run(box.list("runs/")) == []
+
+
+def test_fragments_that_the_model_does_not_give_are_told_and_not_shown(tmp_path: Path, state_dir: Path) -> None:
+    pytest.importorskip("torch")
+    mailbox = make_mailbox(tmp_path / "mailbox")
+    order = new_mlp(mailbox, "first", seed=1, algorithm=DiLoCo(fragments=8, in_flight=2))
+    told: list[WorkerEvent] = []
+    manifest = make(order, told.append)
+    assert [e.message for e in told if isinstance(e, Trouble)] == ["the model has 6 parameters: 6 fragments instead of 8"]
+    assert (manifest.algorithm.fragments, manifest.algorithm.in_flight, len(manifest.init)) == (6, 2, 6)
+    assert settings(manifest.algorithm).split()[1] == "P=6"
 
 
 def test_a_run_of_the_same_name_is_noticed(tmp_path: Path, state_dir: Path) -> None:
