@@ -310,8 +310,8 @@ def harmless(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 async def _newest(location: str, run: str, checkpoint: int | None = None) -> tuple[Manifest, Mapping[str, Any]]:
     """The newest committed parameters of every fragment; those after round `checkpoint`, which were kept, if it is given."""
-    from swarm.core.errors import PayloadMissing
     from swarm.exchange import Exchange
+    from swarm.runtime.newest import newest
 
     mailbox = open_mailbox(location)
     await mailbox.open()
@@ -322,17 +322,7 @@ async def _newest(location: str, run: str, checkpoint: int | None = None) -> tup
             which = f"there are checkpoints of rounds {', '.join(map(str, kept))}" if kept else "there is no checkpoint"
             raise UsageError(f"run {exchange.manifest.name} keeps no checkpoint of round {checkpoint}: {which}")
         return exchange.manifest, await exchange.fetch_checkpoint(checkpoint)
-    while True:
-        newest = await exchange.newest_round()
-        theta: dict[str, Any] = {}
-        try:
-            for fragment, record in enumerate(await exchange.newest_records(newest)):
-                theta |= await exchange.fetch(fragment, exchange.theta_ref(fragment, record))
-        except PayloadMissing:
-            if await exchange.newest_round() == newest:
-                raise
-            continue  # rounds were committed meanwhile, and the payload was swept
-        return exchange.manifest, theta
+    return exchange.manifest, (await newest(exchange))[1]
 
 
 def _leave_on_signals(emit: EventFile) -> Callable[[Callable[[], None]], None]:
