@@ -24,9 +24,10 @@ import psutil
 from swarm import __version__
 from swarm.core.errors import INTERRUPTED, DataMissing, SwarmError, UsageError
 from swarm.core.events import Building, Created, Failed, Trouble, WorkerEvent
+from swarm.core.fragments import fitted
 from swarm.core.jobs import CreateRun, Export, Generate, Learn, Order
 from swarm.core.records import DataRef, LearnerRecord, Manifest, TaskRef
-from swarm.core.sentences import sentence
+from swarm.core.sentences import fewer_fragments, sentence
 from swarm.host import paths
 from swarm.host.identity import Identity, holder, identity, note_process, process_alive, process_gone
 from swarm.mailbox import open_mailbox
@@ -169,9 +170,10 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
 
 
 def _create(order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emit: EventFile) -> tuple[Manifest, Trainable]:
-    """Make the run: its Θ⁰ is this machine's freshly initialised model."""
+    """Make the run: its Θ⁰ is the base model, or else this machine's freshly initialised one."""
     from swarm.exchange import check_payloads, create_run
     from swarm.runtime.attached import attach_patiently, chosen
+    from swarm.runtime.base_model import take_over
     from swarm.tasks import registry
 
     task = registry.get(create.task)
@@ -179,13 +181,19 @@ def _create(order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emi
     data = tuple(task.data(path))
     file = None if path is None or _shipped(task, data) else chosen(path, data, wanted=create.attach, emit=emit)
     named = TaskRef(name=create.task, options=create.options, data=data)
-    emit(Building(what=f"{create.task} for a new run"))
+    base_path = None if create.base_model is None else Path(create.base_model)
+    begins = "" if base_path is None else f", which begins with {base_path.name}"
+    emit(Building(what=f"{create.task} for a new run{begins}"))
     trainable = _build(named, create.seed, order, path, batch_size=create.algorithm.batch_size)
+    base = None if base_path is None else take_over(base_path, trainable.adapter)
     schema = trainable.adapter.schema()
+    algorithm = fitted(create.algorithm, schema)
+    if fewer := fewer_fragments(create.algorithm, algorithm):
+        emit(Trouble(message=fewer))
     manifest = Manifest(
         run=create.run,
         name=create.name,
-        algorithm=create.algorithm,
+        algorithm=algorithm,
         task=named,
         tensors=tuple(schema),
         schema_sha256=schema.digest,
@@ -196,6 +204,7 @@ def _create(order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emi
         checkpoint_every=create.checkpoint_every,
         checkpoints_kept=create.checkpoints_kept,
         created_by=me.machine_name,
+        base=base,
     )
     check_payloads(manifest)  # before a file is attached
     theta = trainable.adapter.snapshot()
@@ -301,8 +310,8 @@ def harmless(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 async def _newest(location: str, run: str, checkpoint: int | None = None) -> tuple[Manifest, Mapping[str, Any]]:
     """The newest committed parameters of every fragment; those after round `checkpoint`, which were kept, if it is given."""
-    from swarm.core.errors import PayloadMissing
     from swarm.exchange import Exchange
+    from swarm.runtime.newest import newest
 
     mailbox = open_mailbox(location)
     await mailbox.open()
@@ -313,17 +322,7 @@ async def _newest(location: str, run: str, checkpoint: int | None = None) -> tup
             which = f"there are checkpoints of rounds {', '.join(map(str, kept))}" if kept else "there is no checkpoint"
             raise UsageError(f"run {exchange.manifest.name} keeps no checkpoint of round {checkpoint}: {which}")
         return exchange.manifest, await exchange.fetch_checkpoint(checkpoint)
-    while True:
-        newest = await exchange.newest_round()
-        theta: dict[str, Any] = {}
-        try:
-            for fragment, record in enumerate(await exchange.newest_records(newest)):
-                theta |= await exchange.fetch(fragment, exchange.theta_ref(fragment, record))
-        except PayloadMissing:
-            if await exchange.newest_round() == newest:
-                raise
-            continue  # rounds were committed meanwhile, and the payload was swept
-        return exchange.manifest, theta
+    return exchange.manifest, (await newest(exchange))[1]
 
 
 def _leave_on_signals(emit: EventFile) -> Callable[[Callable[[], None]], None]:

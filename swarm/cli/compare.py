@@ -103,6 +103,8 @@ def _flat(state: api.RunState) -> dict[str, str]:
     fields = {"task": manifest.task.name, "rounds": str(state.total_rounds or "∞"), "seed": str(manifest.seed)}
     fields |= {f"-o {name}": str(value) for name, value in manifest.task.options.items()}
     fields |= {f"data {n}": f"{d.name} {d.sha256[:12]}" for n, d in enumerate(manifest.task.data)}
+    if manifest.base is not None:
+        fields["base model"] = f"{manifest.base.name} {manifest.base.sha256[:12]}"
     return fields | {name: str(value) for name, value in msgspec.structs.asdict(manifest.algorithm).items()}
 
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import click
+import msgspec
 
 from swarm import api, launcher
 from swarm.cli import narrate
@@ -16,7 +17,7 @@ from swarm.cli.common import asked_by, confirm, json_option, mailbox_option, put
 from swarm.core.errors import MailboxUnavailable, UsageError
 from swarm.core.events import Transfer
 from swarm.core.jobs import Export, Generate, Order
-from swarm.core.sentences import number, plain
+from swarm.core.sentences import amount, number, plain
 
 
 @click.command()
@@ -278,6 +279,7 @@ def _run_object(state: api.RunState) -> dict[str, object]:
         "syncers": [v.learner for v in heard if v.role == "syncer"],
         "checkpoint_every": manifest.checkpoint_every if manifest else None,
         "checkpoints_kept": manifest.checkpoints_kept if manifest else None,
+        "base": msgspec.to_builtins(manifest.base) if manifest else None,
     }
 
 
@@ -319,6 +321,8 @@ def _show(state: api.RunState, as_json: bool, checkpoints: list[int]) -> None:
     of = "" if state.total_rounds is None else f"/{state.total_rounds}"
     task, settings = plain(manifest.task.name), api.settings_words(manifest.algorithm)
     print(f"{plain(state.name)} ({state.run})  {_state_words(state)}  round {state.open_round}{of}  task {task}  {settings}")
+    if (base := manifest.base) is not None:
+        print(f"began with {plain(base.name)}, {amount(base.size_bytes)}, SHA-256 {base.sha256[:12]}…")
     if checkpoints:
         print(f"checkpoints of round {', '.join(map(str, checkpoints))}")
     rows = [

@@ -75,6 +75,12 @@ def spec_options(spec: type[DiLoCo]) -> Callable[[F], F]:
     default=None,
     help="Put the file of --data into the mailbox, for those who join; by default if it is under 1 GiB.",
 )
+@click.option(
+    "--base-model",
+    metavar="FILE",
+    help="A Safetensors file with the parameters that the run begins with, as `swarm export` writes it; by default they are "
+    "freshly initialised.",
+)
 @click.option("--no-join", is_flag=True, help="Only make the run.")
 @click.option("--detach", is_flag=True, help="Train in the background; `swarm jobs` shows it.")
 @spec_options(DiLoCo)
@@ -91,6 +97,7 @@ def diloco(
     checkpoint_every: int,
     keep_checkpoints: int,
     attach: bool | None,
+    base_model: str | None,
     no_join: bool,
     detach: bool,
     learner: LearnerChoice,
@@ -119,6 +126,7 @@ def diloco(
         eval_every=eval_every,
         checkpoint_every=checkpoint_every,
         checkpoints_kept=keep_checkpoints,
+        base_model=base_model,
         attach=attach,
     )
     wait_for(api.check_new_name(location, create.name))

@@ -6,6 +6,9 @@ import heapq
 from collections.abc import Iterable, Sequence
 from typing import Literal, TypeAlias, assert_never
 
+import msgspec
+
+from swarm.core.specs import DiLoCo
 from swarm.core.tensorspec import TensorSpec
 
 Partition: TypeAlias = Literal["bytes", "strided"]
@@ -20,6 +23,13 @@ def plan(tensors: Iterable[TensorSpec], fragments: int, partition: Partition) ->
             return strided(tensors, fragments)
         case _:
             assert_never(partition)
+
+
+def fitted(spec: DiLoCo, tensors: Iterable[TensorSpec]) -> DiLoCo:
+    """`spec` as it is with these parameters: with as many fragments as `plan` makes, and no more rounds in flight than that.
+    Raises ValueError as `plan` does."""
+    made = len(plan(tensors, spec.fragments, spec.partition))
+    return msgspec.structs.replace(spec, fragments=made, in_flight=min(spec.in_flight, made))
 
 
 def by_bytes(tensors: Iterable[TensorSpec], fragments: int) -> tuple[tuple[str, ...], ...]:

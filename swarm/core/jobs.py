@@ -23,6 +23,7 @@ class CreateRun(msgspec.Struct, frozen=True, kw_only=True):
     eval_every: int = 1
     checkpoint_every: int = 0
     checkpoints_kept: int = 3
+    base_model: str | None = None  # Safetensors file on this machine that Θ⁰ is read from; None: freshly initialised
     attach: bool | None = None  # the data given with the order; None: if that is small enough
 
 

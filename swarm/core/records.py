@@ -188,6 +188,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     created_by: str = ""  # machine name, for people
     format: int = FORMAT
     files: tuple[FileRef, ...] = ()  # attached, each written before the manifest
+    base: DataRef | None = None  # the file that Θ⁰ was read from, for people; None: a freshly initialised model
 
     def __post_init__(self) -> None:
         _check_files(self.files)

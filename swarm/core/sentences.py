@@ -138,6 +138,17 @@ def settings(algorithm: DiLoCo) -> str:
     return " ".join(words)
 
 
+def fewer_fragments(asked: DiLoCo, made: DiLoCo) -> str:
+    """Why a run is not `made` as it was `asked` for (core/fragments.py, `fitted`); '' if it is."""
+    if made.fragments == asked.fragments:
+        return ""
+    has = counted(made.fragments, "parameter")
+    if made.partition == "strided":
+        has = f"{counted(made.fragments, 'part')} (blocks, and parameters of none)"
+    words = f"the model has {has}: {counted(made.fragments, 'fragment')} instead of {asked.fragments}"
+    return words if made.in_flight == asked.in_flight else f"{words}, {made.in_flight} in flight instead of {asked.in_flight}"
+
+
 def norms(record: RoundRecord) -> str:
     """The deltas' L2 norms, from the smallest to the largest; '' if none is known."""
     known = [p.delta_norm for p in record.participants if p.delta_norm is not None]

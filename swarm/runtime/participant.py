@@ -32,6 +32,7 @@ from swarm.runtime.closing import Closer
 from swarm.runtime.committed import Committed
 from swarm.runtime.handoff import Aligned, Assignment, Handoff, Tensors, Verdict, verdict
 from swarm.runtime.membership import Pulse, take
+from swarm.runtime.newest import advised
 from swarm.runtime.patience import BACKOFF_S, Patience, jittered
 from swarm.runtime.reports import Reports
 from swarm.runtime.upkeep import Upkeep
@@ -119,9 +120,9 @@ class Participant:
         self._beating = asyncio.create_task(self._pulse.run(at_once=False))
         try:
             await self._patience.through(self._committed.load)
-        except PayloadMissing:
+        except (PayloadMissing, PayloadCorrupt) as error:
             await self._patience.through(self._check_not_deleted)
-            raise
+            raise await advised(self.exchange, error) from None
         self._phase = None
         await self._patience.through(self._pulse.beat)  # from now on it is waited for
         self.emit(
@@ -190,7 +191,7 @@ class Participant:
                     trouble, since_s = str(error), loop.time()
                     self.emit(Trouble(message=trouble))
                 elif loop.time() - since_s > (spec.keep_s if isinstance(error, PayloadMissing) else 3 * spec.lease_s):
-                    raise
+                    raise await advised(self.exchange, error) from None
                 await asyncio.sleep(jittered(backoff_s))
                 backoff_s = min(backoff_s * 2, BACKOFF_S[1])
                 continue

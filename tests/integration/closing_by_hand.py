@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from swarm.core.records import LearnerRecord, Manifest, PayloadRef, RoundRecord, Snapshot, TaskRef
+from swarm.core.records import LearnerRecord, Manifest, PayloadRef, RoundRecord, Snapshot
 from swarm.core.specs import DiLoCo
 from swarm.core.tensorspec import TensorSpec
-from swarm.exchange import Exchange, create_run
+from swarm.exchange import Exchange
 from swarm.learners.contract import Adapter
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
 from swarm.runtime.closing import Closed, Closer
@@ -42,7 +42,7 @@ class Bench:
     @classmethod
     async def of(cls, spec: DiLoCo = SPEC) -> Bench:
         store = MemoryStore()
-        return cls(store, await new_run(store, spec, rounds=None))
+        return cls(store, await new_run(store, spec))
 
     def copy(self) -> Bench:
         """The same run in a mailbox of its own."""
@@ -102,18 +102,8 @@ class Bench:
 
 async def run_of(adapter: Adapter, spec: DiLoCo) -> Bench:
     """A run whose Θ⁰ is what `adapter` holds."""
-    schema = adapter.schema()
-    draft = Manifest(
-        run="testrun1",
-        name="test-run",
-        algorithm=spec,
-        task=TaskRef(name="none"),
-        tensors=tuple(schema),
-        schema_sha256=schema.digest,
-        init=(),
-    )
     store = MemoryStore()
-    manifest, _ = await create_run(MemoryMailbox(store), draft, [adapter.snapshot()])
+    manifest = await new_run(store, spec, adapter=adapter)
     return Bench(store, manifest)
 
 
