@@ -256,7 +256,7 @@ def export(order: Export) -> int:
 
     from swarm.tensors.payload import Packed
 
-    manifest, theta = asyncio.run(_newest(order.mailbox, order.run, order.round))
+    manifest, theta = asyncio.run(_committed(order.mailbox, order.run, order.round))
     target = Path(order.file)
     packed = Packed({name: np.ascontiguousarray(array) for name, array in theta.items()})
     staged = target.with_name(f".{target.name}.{os.getpid()}.part")
@@ -277,7 +277,7 @@ def export(order: Export) -> int:
 def generate(order: Generate, emit: EventFile) -> int:
     from swarm.runtime.attached import task_data
 
-    manifest, theta = asyncio.run(_newest(order.mailbox, order.run))
+    manifest, theta = asyncio.run(_committed(order.mailbox, order.run))
     mailbox = open_mailbox(order.mailbox)
     asyncio.run(mailbox.open())
     with task_data(mailbox, manifest, order.data, emit) as data:
@@ -308,21 +308,15 @@ def harmless(pieces: Iterable[bytes]) -> Iterator[bytes]:
     yield decoder.decode(b"", final=True).encode()
 
 
-async def _newest(location: str, run: str, checkpoint: int | None = None) -> tuple[Manifest, Mapping[str, Any]]:
-    """The newest committed parameters of every fragment; those after round `checkpoint`, which were kept, if it is given."""
+async def _committed(location: str, run: str, round: int | None = None) -> tuple[Manifest, Mapping[str, Any]]:
+    """The newest committed parameters; those after `round`, which are the newest or were kept, if it is given."""
     from swarm.exchange import Exchange
-    from swarm.runtime.newest import newest
+    from swarm.runtime.parameters import committed
 
     mailbox = open_mailbox(location)
     await mailbox.open()
     exchange = Exchange(mailbox, await read_manifest(mailbox, run))
-    if checkpoint is not None:
-        kept = await exchange.checkpoints()
-        if checkpoint not in kept:
-            which = f"there are checkpoints of rounds {', '.join(map(str, kept))}" if kept else "there is no checkpoint"
-            raise UsageError(f"run {exchange.manifest.name} keeps no checkpoint of round {checkpoint}: {which}")
-        return exchange.manifest, await exchange.fetch_checkpoint(checkpoint)
-    return exchange.manifest, (await newest(exchange))[1]
+    return exchange.manifest, (await committed(exchange, round))[1]
 
 
 def _leave_on_signals(emit: EventFile) -> Callable[[Callable[[], None]], None]:

@@ -133,7 +133,9 @@ def rm(run: str, yes: bool, force: bool, mailbox: str | None) -> None:
 @click.command()
 @click.argument("run")
 @click.argument("file", type=click.Path(dir_okay=False))
-@click.option("--round", "round_", type=click.IntRange(0), metavar="N", help="Those kept as the checkpoint of round N.")
+@click.option(
+    "--round", "round_", type=click.IntRange(0), metavar="N", help="Those after round N: the newest, or one with a checkpoint."
+)
 @mailbox_option
 def export(run: str, file: str, round_: int | None, mailbox: str | None) -> int:
     """Write the newest committed parameters of RUN to FILE, as Safetensors; with --round, older ones that were kept."""

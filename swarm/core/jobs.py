@@ -50,7 +50,7 @@ class Export(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     mailbox: str
     run: str
     file: str
-    round: int | None = None  # those kept as the checkpoint of this round; None: the newest
+    round: int | None = None  # those after this round: a checkpoint, or the newest one; None: the newest
 
 
 class Generate(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -32,7 +32,7 @@ from swarm.runtime.closing import Closer
 from swarm.runtime.committed import Committed
 from swarm.runtime.handoff import Aligned, Assignment, Handoff, Tensors, Verdict, verdict
 from swarm.runtime.membership import Pulse, take
-from swarm.runtime.newest import advised
+from swarm.runtime.parameters import advised
 from swarm.runtime.patience import BACKOFF_S, Patience, jittered
 from swarm.runtime.reports import Reports
 from swarm.runtime.upkeep import Upkeep

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from swarm.core.errors import MailboxUnavailable, PayloadCorrupt, PayloadMissing, RunNotFound
+from swarm.core.errors import MailboxUnavailable, PayloadCorrupt, PayloadMissing, RunNotFound, UsageError
 from swarm.core.events import Trouble
 from swarm.core.records import Control, Manifest, RoundRecord
 from swarm.core.specs import DiLoCo
@@ -18,7 +18,7 @@ from swarm.mailbox.contract import KeyOf, Mailbox, Source
 from swarm.mailbox.faults import Fault, FaultyMailbox
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
 from swarm.runtime.inner import params_sha256
-from swarm.runtime.newest import newest
+from swarm.runtime.parameters import committed, newest
 from tests.integration.roles import Syncer, tape, until
 from tests.integration.simulation import Learner, Machines, new_run, together, virtually
 from tests.integration.wrappers import Counting, Mortal, Stopped, Wrapped
@@ -384,6 +384,33 @@ def test_the_checkpoint_that_a_closer_owed_when_it_died_is_kept_by_the_next_one(
             assert kept is not None
             assert [ref.sha256 for ref in kept.theta] == [r.theta.sha256 for r in records[round - 1 : round + 1]]
             await exchange.fetch_checkpoint(round)
+
+    virtually(main())
+
+
+@pytest.mark.parametrize("calls", range(1, 5))
+def test_the_last_rounds_parameters_are_there_though_its_closer_died_and_are_kept_once_the_run_goes_on(calls: int) -> None:
+    async def main() -> None:
+        store, machines = MemoryStore(), Machines()
+        manifest = await new_run(store, CHECKPOINTED, rounds=8, checkpoint_every=2, checkpoints_kept=5)
+        exchange = Exchange(MemoryMailbox(store), manifest)
+        box = DiesAfter(MemoryMailbox(store), exchange.keys.round(7), calls)
+        nas = Syncer(store, manifest, "nas", machines, wrap=lambda _: box)
+        box.victim = asyncio.create_task(nas.live())
+        every = [Learner(store, manifest, name, machines, role="either") for name in "ab"]
+        assert await together(*(x.live() for x in every)) == ["done", "done"]
+        assert box.dead
+        assert await exchange.checkpoints() == [3]
+        round, theta = await committed(exchange, 7)
+        assert (round, params_sha256(NumpyAdapter(dict(theta)))) == (7, every[0].params)
+        with pytest.raises(UsageError, match="after round 6 of test-run; rounds with a checkpoint: 3; the newest round is 7"):
+            await committed(exchange, 6)
+        await exchange.control(Control(action="extend", rounds=10))
+        again = (Learner(store, manifest, name, machines, role="either") for name in "cd")
+        assert await together(*(x.live() for x in again)) == ["done", "done"]
+        assert await exchange.checkpoints() == [3, 7]
+        kept = await committed(exchange, 7)
+        assert {name: array.tobytes() for name, array in kept[1].items()} == {n: a.tobytes() for n, a in theta.items()}
 
     virtually(main())
 

@@ -1,4 +1,4 @@
-"""The newest parameters, without taking part; and what is to be done when they are damaged in the mailbox."""
+"""Committed parameters, without taking part; and what is to be done when the newest are damaged in the mailbox."""
 
 from __future__ import annotations
 
@@ -8,11 +8,29 @@ from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
-from swarm.core.errors import MailboxError, PayloadCorrupt, PayloadMissing, RecordError
+from swarm.core.errors import MailboxError, PayloadCorrupt, PayloadMissing, RecordError, UsageError
 from swarm.exchange import Exchange
 
 E = TypeVar("E", bound=Exception)
 SHOWN = 3  # checkpoints
+
+
+async def committed(exchange: Exchange, round: int | None = None) -> tuple[int, Mapping[str, NDArray[Any]]]:
+    """(a round, the parameters of the whole model after it): the newest, or `round`, which is the newest or has a checkpoint.
+    So the last round's are there even if its checkpoint is not, because its closer died. Raises UsageError naming the
+    checkpoints, PayloadMissing, PayloadCorrupt."""
+    if round is None:
+        return await newest(exchange)
+    kept = await exchange.checkpoints()
+    if round in kept:
+        return round, await exchange.fetch_checkpoint(round)
+    last = await exchange.newest_round()
+    if round == last:
+        now = await newest(exchange)
+        if now[0] == round:  # else another one was committed meanwhile
+            return now
+    there = f"rounds with a checkpoint: {', '.join(map(str, kept)) or 'none'}; the newest round is {last}"
+    raise UsageError(f"no parameters were kept after round {round} of {exchange.manifest.name}; {there}")
 
 
 async def newest(exchange: Exchange) -> tuple[int, Mapping[str, NDArray[Any]]]:
