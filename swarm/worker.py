@@ -28,6 +28,7 @@ from swarm.core.fragments import fitted
 from swarm.core.jobs import CreateRun, Export, Generate, Learn, Order
 from swarm.core.records import DataRef, LearnerRecord, Manifest, TaskRef
 from swarm.core.sentences import fewer_fragments, sentence
+from swarm.core.specs import Algorithm, DiLoCo, FedAvg
 from swarm.host import paths
 from swarm.host.identity import Identity, holder, identity, note_process, process_alive, process_gone
 from swarm.mailbox import open_mailbox
@@ -110,7 +111,7 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
     if trainable is None and order.role != "syncer":
         emit(Building(what=f"{manifest.task.name} for run {manifest.name}"))
         with task_data(mailbox, manifest, order.data, emit) as data:
-            trainable = _build(manifest.task, manifest.seed, order, data, batch_size=manifest.algorithm.batch_size)
+            trainable = _build(manifest.task, manifest.seed, order, data, algorithm=manifest.algorithm)
     record = LearnerRecord(
         learner=order.learner,
         incarnation=1,
@@ -147,6 +148,9 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
         syncer.run()
         return 0
     assert trainable is not None
+    if isinstance(manifest.algorithm, FedAvg):
+        train_clients(trainable, manifest.algorithm, leave, common)
+        return 0
     from swarm.runtime.local import local_of
     from swarm.runtime.session import Session
     from swarm.tasks.contract import Resumable
@@ -169,6 +173,33 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
     return 0
 
 
+def train_clients(
+    trainable: Trainable, spec: FedAvg, leave: Callable[[Callable[[], None]], None], common: dict[str, Any]
+) -> None:
+    """Train the clients that this learner claims, until the run ends."""
+    from swarm.core.clients import client_index, partition_seed
+    from swarm.core.errors import NotFinite
+    from swarm.runtime.clients import ClientSession
+    from swarm.tasks.contract import Federated
+
+    manifest: Manifest = common["manifest"]
+    if not isinstance(trainable, Federated):
+        raise UsageError(f"task {manifest.task.name} has no data that can be dealt out to clients")
+    samples = trainable.deal(spec, seed=partition_seed(spec, manifest.seed))
+    session = ClientSession(trainable.adapter, samples=samples, evaluate=trainable.evaluate, **common)
+    leave(session.leave)
+    with session:
+        for client in session:
+            index = 0 if spec.private else client_index(client.unit)
+            assert index is not None
+            try:
+                for step in trainable.train_client(spec, index=index, unit=client.unit, round=client.round):
+                    if not session.report(samples=step.samples, loss=step.loss, steps=step.steps):
+                        break
+            except NotFinite as error:
+                session.not_finite(error.name)
+
+
 def _create(order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emit: EventFile) -> tuple[Manifest, Trainable]:
     """Make the run: its Θ⁰ is the base model, or else this machine's freshly initialised one."""
     from swarm.exchange import check_payloads, create_run
@@ -184,7 +215,7 @@ def _create(order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emi
     base_path = None if create.base_model is None else Path(create.base_model)
     begins = "" if base_path is None else f", which begins with {base_path.name}"
     emit(Building(what=f"{create.task} for a new run{begins}"))
-    trainable = _build(named, create.seed, order, path, batch_size=create.algorithm.batch_size)
+    trainable = _build(named, create.seed, order, path, algorithm=create.algorithm)
     base = None if base_path is None else take_over(base_path, trainable.adapter)
     schema = trainable.adapter.schema()
     algorithm = fitted(create.algorithm, schema)
@@ -232,16 +263,22 @@ def _shipped(task: Task, data: tuple[DataRef, ...]) -> bool:
 
 
 def _build(
-    named: TaskRef, seed: int, order: Learn | Generate, data: Path | None, *, batch_size: int | None = None
+    named: TaskRef, seed: int, order: Learn | Generate, data: Path | None, *, algorithm: Algorithm | None = None
 ) -> Trainable:
     from swarm.learners.devices import resolve
     from swarm.tasks import registry
 
     task = registry.get(named.name)
     framework, device = resolve(order.framework, order.device, task.frameworks)
+    how: dict[str, Any] = {}
+    match algorithm:
+        case DiLoCo():
+            how = {"batch_size": algorithm.batch_size}
+        case FedAvg():
+            how = {"buffers": algorithm.buffers == "averaged", "private": algorithm.private}
     return registry.build(
         task,
-        batch_size=batch_size,
+        **how,
         framework=framework,
         device=device,
         options=named.options,

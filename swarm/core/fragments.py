@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
-from typing import Literal, TypeAlias, assert_never
+from typing import Literal, TypeAlias, TypeVar, assert_never
 
 import msgspec
 
-from swarm.core.specs import DiLoCo
+from swarm.core.specs import Algorithm, DiLoCo
 from swarm.core.tensorspec import TensorSpec
 
+A = TypeVar("A", bound=Algorithm)
 Partition: TypeAlias = Literal["bytes", "strided"]
 
 
@@ -25,9 +26,11 @@ def plan(tensors: Iterable[TensorSpec], fragments: int, partition: Partition) ->
             assert_never(partition)
 
 
-def fitted(spec: DiLoCo, tensors: Iterable[TensorSpec]) -> DiLoCo:
+def fitted(spec: A, tensors: Iterable[TensorSpec]) -> A:
     """`spec` as it is with these parameters: with as many fragments as `plan` makes, and no more rounds in flight than that.
     Raises ValueError as `plan` does."""
+    if not isinstance(spec, DiLoCo):
+        return spec
     made = len(plan(tensors, spec.fragments, spec.partition))
     return msgspec.structs.replace(spec, fragments=made, in_flight=min(spec.in_flight, made))
 

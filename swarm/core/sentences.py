@@ -26,7 +26,7 @@ from swarm.core.events import (
     WorkerEvent,
 )
 from swarm.core.records import Rejected, RejectReason, RoundRecord
-from swarm.core.specs import DiLoCo
+from swarm.core.specs import Algorithm, DiLoCo
 
 
 def sentence(event: WorkerEvent) -> str | None:
@@ -138,9 +138,9 @@ def settings(algorithm: DiLoCo) -> str:
     return " ".join(words)
 
 
-def fewer_fragments(asked: DiLoCo, made: DiLoCo) -> str:
+def fewer_fragments(asked: Algorithm, made: Algorithm) -> str:
     """Why a run is not `made` as it was `asked` for (core/fragments.py, `fitted`); '' if it is."""
-    if made.fragments == asked.fragments:
+    if not isinstance(asked, DiLoCo) or not isinstance(made, DiLoCo) or made.fragments == asked.fragments:
         return ""
     has = counted(made.fragments, "parameter")
     if made.partition == "strided":

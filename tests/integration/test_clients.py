@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from swarm.core.clients import client_id, draw, sampled
 from swarm.core.events import Trouble
-from swarm.core.records import Claim, Control, Manifest, RoundRecord, Snapshot
+from swarm.core.records import Claim, Control, Manifest, RoundRecord
 from swarm.core.specs import FedAvg
 from swarm.exchange import Exchange
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
+from swarm.tensors.payload import unpack
 from tests.integration.federation import SAMPLES, ClientLearner
 from tests.integration.roles import Syncer
 from tests.integration.simulation import Machines, new_run, together, virtually
@@ -33,6 +36,11 @@ async def records(store: MemoryStore, manifest: Manifest) -> list[RoundRecord]:
 
 def trained(*learners: ClientLearner) -> list[tuple[int, str]]:
     return sorted((client.round, client.unit) for learner in learners for client in learner.trained)
+
+
+async def until(happened: Callable[[], object]) -> None:
+    while not happened():  # noqa: ASYNC110 — virtual time
+        await asyncio.sleep(0.05)
 
 
 async def run_of(names: str, *, rounds: int = 4, spec: FedAvg | None = None, **fields: Any) -> tuple[Any, ...]:
@@ -89,11 +97,9 @@ def test_the_client_of_a_learner_that_died_is_trained_by_another_within_a_lease(
         slow = ClientLearner(store, manifest, "slow", machines, step_s=100.0)
         quick = ClientLearner(store, manifest, "quick", machines, step_s=STEP_S)
         dying = asyncio.create_task(slow.live())
-        while not slow.trained:
-            await asyncio.sleep(0.05)
+        await until(lambda: slow.trained)
         other = asyncio.create_task(quick.live())
-        while not quick.trained:
-            await asyncio.sleep(0.05)
+        await until(lambda: quick.trained)
         dying.cancel()
         died_at_s = loop.time()
         await asyncio.gather(dying, return_exceptions=True)
@@ -131,13 +137,12 @@ def test_a_deadline_closes_without_stragglers_and_says_so() -> None:
         manifest = await new_run(store, federation(per_round=2, deadline_s=5.0, min_clients=1), rounds=2)
         slow = ClientLearner(store, manifest, "slow", machines, step_s=30.0)
         lives = [asyncio.create_task(slow.live())]
-        while not slow.trained:
-            await asyncio.sleep(0.05)
+        await until(lambda: slow.trained)
         quick = ClientLearner(store, manifest, "quick", machines, step_s=STEP_S)
         lives.append(asyncio.create_task(quick.live()))
         await asyncio.gather(*lives)
         tape = await records(store, manifest)
-        assert [len(record.participants) for record in tape][0] == 1
+        assert len(tape[0].participants) == 1
         assert tape[0].reason == "the deadline is over: 1 of 2 clients"
         assert slow.given_up  # it does not finish what nobody waits for
 
@@ -177,16 +182,14 @@ def test_of_a_client_that_two_published_the_lowest_claim_counts(same: bool) -> N
         exchange = Exchange(MemoryMailbox(store), manifest)
         learner = ClientLearner(store, manifest, "a", machines, step_s=2.0)
         life = asyncio.create_task(learner.live())
-        while unit not in [client.unit for client in learner.trained]:
-            await asyncio.sleep(0.05)
+        await until(lambda: unit in [client.unit for client in learner.trained])
         # Somebody whose listing was late has trained it too, by the next claim.
         await exchange.claim_client(0, unit, 1, Claim(round=0, learner="b", incarnation=1))
-        while not any(key.startswith(f"{exchange.keys.snapshots(0)}{unit}/") for key in store.objects):
-            await asyncio.sleep(0.01)
+        await until(lambda: any(key.startswith(f"{exchange.keys.snapshots(0)}{unit}/") for key in store.objects))
         (snapshot,) = [s for s in (await exchange.snapshots(0, {})).values() if s is not None and s.unit == unit]
         payload = store.objects[exchange.delta_key(snapshot)]
-        delta = {name: array + (not same) for name, array in unpacked(payload).items()}
-        theirs = replaced(snapshot, learner="b", claim=1)
+        delta = {name: array + (not same) for name, array in unpack(memoryview(payload)).items()}
+        theirs = msgspec.structs.replace(snapshot, learner="b", claim=1)
         await exchange.publish(theirs, delta)
         assert await life == "done"
         (record,) = await records(store, manifest)
@@ -196,18 +199,6 @@ def test_of_a_client_that_two_published_the_lowest_claim_counts(same: bool) -> N
         assert told == ([] if same else [f"{unit}: two learners trained it to different bytes: replay is not exact"])
 
     virtually(scenario())
-
-
-def unpacked(payload: bytes) -> dict[str, Any]:
-    from swarm.tensors.payload import unpack
-
-    return dict(unpack(memoryview(payload)))
-
-
-def replaced(snapshot: Snapshot, **changes: Any) -> Snapshot:
-    import msgspec
-
-    return msgspec.structs.replace(snapshot, **changes)
 
 
 def test_a_stop_lets_clients_that_were_begun_finish_and_begins_no_more() -> None:
