@@ -10,6 +10,8 @@ from msgspec import Meta
 
 from swarm.core.options import check_ranges
 
+MAX_NATIVE = 50
+
 OptimizerName: TypeAlias = Literal["sgd", "momentum", "adam", "adamw", "rmsprop", "lion"]
 TrainingDtype: TypeAlias = Literal["F32", "F16", "BF16"]
 
@@ -76,6 +78,8 @@ class LocalTraining(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("dampening needs a momentum")
         if self.schedule != "constant" and self.schedule_rounds is None:
             raise ValueError(f"schedule {self.schedule} needs schedule_rounds")
+        if len(self.native) > MAX_NATIVE:
+            raise ValueError(f"native options must be at most {MAX_NATIVE}, got {len(self.native)}")
         for name, value in self.native.items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError(f"native option {name} must be finite, got {value}")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from swarm.core.errors import NotFinite
 from swarm.core.specs import FedAvg
 from swarm.learners.contract import Adapter
-from swarm.runtime.handoff import Aligned, Assignment, Publication, Tensors
+from swarm.runtime.handoff import Aligned, Assignment, Publication
 from swarm.tensors import codec
 
 
@@ -22,7 +22,7 @@ class ClientLoop:
         self.adapter, self.spec = adapter, spec
         self.tensors = adapter.schema()
         self.newest = start.newest  # the last round that was taken over
-        self.base_sha256, self.anchor = self._of(start)
+        self.base_sha256, self.anchor = start.fragments[0]
         self.client: Assignment | None = None  # being trained
         self.steps = 0  # made on it
         self._losses: list[float | None] = []
@@ -32,7 +32,8 @@ class ClientLoop:
     def align(self, aligned: Aligned) -> None:
         """Take over committed parameters. A client that was begun before is given up: its round is closed."""
         self.newest = max(self.newest, aligned.newest)
-        self.base_sha256, self.anchor = self._of(aligned)
+        if 0 in aligned.fragments:
+            self.base_sha256, self.anchor = aligned.fragments[0]
         self.client = None
         self.take_committed()
 
@@ -93,6 +94,3 @@ class ClientLoop:
         for tensor in self.tensors:
             codec.encode(self.anchor[tensor.name], here[tensor.name], spec=tensor, dtype=dtype, out=delta)
         return delta
-
-    def _of(self, aligned: Aligned) -> tuple[str, Tensors]:
-        return aligned.fragments[0] if 0 in aligned.fragments else (self.base_sha256, self.anchor)
