@@ -46,12 +46,11 @@ async def inline(work: Callable[[], Any]) -> Any:
 
 def check_payloads(manifest: Manifest) -> None:
     """Raises UsageError if what deltas, updates or outer payloads of such a run hold beside a parameter (a scale, a master
-    copy) would have another parameter's name."""
+    copy, a second moment) would have another parameter's name."""
     spec, specs = manifest.algorithm, manifest.tensors
     for dtype in (spec.delta_dtype, spec.commit_dtype):
         check_names(specs, dtype)
-    how = OuterStep.of(spec)
-    check_names(specs, None, master=any(how.master_code(tensor) is not None for tensor in specs))
+    OuterStep.of(spec).check_names(specs)
 
 
 async def create_run(
@@ -165,11 +164,21 @@ class Exchange(Tape):
         return tensors
 
     async def stream(
-        self, key: str, ref: PayloadRef, wanted: Sequence[Named], owner: Mapping[str, str], *, written: bool = False
+        self,
+        key: str,
+        ref: PayloadRef,
+        wanted: Sequence[Named],
+        owner: Mapping[str, str],
+        *,
+        written: bool = False,
+        canonical: bool = False,
+        limit_bytes: int = PART_BYTES,
     ) -> AsyncGenerator[dict[str, dict[str, NDArray[Any]]], None]:
         """The payload's tensors as they are read, some at a time, put together by parameter: parameter → read-only arrays by
         name, good until the next turn. `wanted`: exactly what it must hold; `owner`: names of tensors → names of parameters.
         `written`: the arrays may be written to, and be given to a put that writes them on, as far as a Source may change.
+        `canonical`: it must hold them in the order of their names, so that of several payloads that are read side by side each
+        has the same ones in turn; then at most `limit_bytes` at once, but whole tensors.
 
         Whether the bytes are what was promised is known at the end only: until this raises PayloadCorrupt there, or does not,
         whatever is made of them must be kept from everybody's eyes. Raises PayloadMissing, HeaderError and SchemaMismatch too.
@@ -186,8 +195,11 @@ class Exchange(Tape):
             head = longer
         entries = await self.offload(functools.partial(parse_header, head, ref.size_bytes))
         check_listed(entries, wanted)
+        names = [entry.name for entry in entries]
+        if canonical and names != sorted(names):
+            raise SchemaMismatch(names, advice="the tensors do not stand in the order of their names")
         sha.update(head[:begin])
-        spans = spans_of(entries, owner, limit_bytes=PART_BYTES)
+        spans = spans_of(entries, owner, limit_bytes=limit_bytes)
         largest = max((span.end - span.begin for span in spans), default=0) + 1
         # Of the large ones each has memory of its own, if need be: a few of these at once would be too much.
         ring = _Ring(4, min(largest, PART_BYTES + 1)) if written else _Ring(1, largest)
@@ -212,7 +224,7 @@ class Exchange(Tape):
             await self.offload(give_back)
 
     def _check_size(self, key: str, ref: PayloadRef) -> None:
-        limit = 8 + MAX_HEADER_BYTES + 2 * 4 * self.schema.size  # no honest payload of this run is larger
+        limit = 8 + MAX_HEADER_BYTES + 3 * 4 * self.schema.size  # no honest payload of this run is larger
         if not 8 <= ref.size_bytes <= limit:
             raise PayloadCorrupt(key, ref.sha256, "0" * 64)
 

@@ -24,9 +24,11 @@ import psutil
 from swarm import __version__
 from swarm.core.errors import INTERRUPTED, DataMissing, SwarmError, UsageError
 from swarm.core.events import Building, Created, Failed, Trouble, WorkerEvent
+from swarm.core.fragments import fitted
 from swarm.core.jobs import CreateRun, Export, Generate, Learn, Order
 from swarm.core.records import DataRef, LearnerRecord, Manifest, TaskRef
-from swarm.core.sentences import sentence
+from swarm.core.sentences import fewer_fragments, sentence
+from swarm.core.specs import Algorithm, DiLoCo, FedAvg
 from swarm.host import paths
 from swarm.host.identity import Identity, holder, identity, note_process, process_alive, process_gone
 from swarm.mailbox import open_mailbox
@@ -109,7 +111,7 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
     if trainable is None and order.role != "syncer":
         emit(Building(what=f"{manifest.task.name} for run {manifest.name}"))
         with task_data(mailbox, manifest, order.data, emit) as data:
-            trainable = _build(manifest.task, manifest.seed, order, data, batch_size=manifest.algorithm.batch_size)
+            trainable = _build(manifest.task, manifest.seed, order, data, algorithm=manifest.algorithm)
     record = LearnerRecord(
         learner=order.learner,
         incarnation=1,
@@ -146,6 +148,9 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
         syncer.run()
         return 0
     assert trainable is not None
+    if isinstance(manifest.algorithm, FedAvg):
+        train_clients(trainable, manifest.algorithm, leave, common)
+        return 0
     from swarm.runtime.local import local_of
     from swarm.runtime.session import Session
     from swarm.tasks.contract import Resumable
@@ -168,10 +173,38 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
     return 0
 
 
+def train_clients(
+    trainable: Trainable, spec: FedAvg, leave: Callable[[Callable[[], None]], None], common: dict[str, Any]
+) -> None:
+    """Train the clients that this learner claims, until the run ends."""
+    from swarm.core.clients import client_index, partition_seed
+    from swarm.core.errors import NotFinite
+    from swarm.runtime.clients import ClientSession
+    from swarm.tasks.contract import Federated
+
+    manifest: Manifest = common["manifest"]
+    if not isinstance(trainable, Federated):
+        raise UsageError(f"task {manifest.task.name} has no data that can be dealt out to clients")
+    samples = trainable.deal(spec, seed=partition_seed(spec, manifest.seed))
+    session = ClientSession(trainable.adapter, samples=samples, evaluate=trainable.evaluate, **common)
+    leave(session.leave)
+    with session:
+        for client in session:
+            index = 0 if spec.private else client_index(client.unit)
+            assert index is not None
+            try:
+                for step in trainable.train_client(spec, index=index, unit=client.unit, round=client.round):
+                    if not session.report(samples=step.samples, loss=step.loss, steps=step.steps):
+                        break
+            except NotFinite as error:
+                session.not_finite(error.name)
+
+
 def _create(order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emit: EventFile) -> tuple[Manifest, Trainable]:
-    """Make the run: its Θ⁰ is this machine's freshly initialised model."""
+    """Make the run: its Θ⁰ is the base model, or else this machine's freshly initialised one."""
     from swarm.exchange import check_payloads, create_run
     from swarm.runtime.attached import attach_patiently, chosen
+    from swarm.runtime.base_model import take_over
     from swarm.tasks import registry
 
     task = registry.get(create.task)
@@ -179,13 +212,19 @@ def _create(order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emi
     data = tuple(task.data(path))
     file = None if path is None or _shipped(task, data) else chosen(path, data, wanted=create.attach, emit=emit)
     named = TaskRef(name=create.task, options=create.options, data=data)
-    emit(Building(what=f"{create.task} for a new run"))
-    trainable = _build(named, create.seed, order, path, batch_size=create.algorithm.batch_size)
+    base_path = None if create.base_model is None else Path(create.base_model)
+    begins = "" if base_path is None else f", which begins with {base_path.name}"
+    emit(Building(what=f"{create.task} for a new run{begins}"))
+    trainable = _build(named, create.seed, order, path, algorithm=create.algorithm)
+    base = None if base_path is None else take_over(base_path, trainable.adapter)
     schema = trainable.adapter.schema()
+    algorithm = fitted(create.algorithm, schema)
+    if fewer := fewer_fragments(create.algorithm, algorithm):
+        emit(Trouble(message=fewer))
     manifest = Manifest(
         run=create.run,
         name=create.name,
-        algorithm=create.algorithm,
+        algorithm=algorithm,
         task=named,
         tensors=tuple(schema),
         schema_sha256=schema.digest,
@@ -196,6 +235,7 @@ def _create(order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emi
         checkpoint_every=create.checkpoint_every,
         checkpoints_kept=create.checkpoints_kept,
         created_by=me.machine_name,
+        base=base,
     )
     check_payloads(manifest)  # before a file is attached
     theta = trainable.adapter.snapshot()
@@ -223,16 +263,22 @@ def _shipped(task: Task, data: tuple[DataRef, ...]) -> bool:
 
 
 def _build(
-    named: TaskRef, seed: int, order: Learn | Generate, data: Path | None, *, batch_size: int | None = None
+    named: TaskRef, seed: int, order: Learn | Generate, data: Path | None, *, algorithm: Algorithm | None = None
 ) -> Trainable:
     from swarm.learners.devices import resolve
     from swarm.tasks import registry
 
     task = registry.get(named.name)
     framework, device = resolve(order.framework, order.device, task.frameworks)
+    how: dict[str, Any] = {}
+    match algorithm:
+        case DiLoCo():
+            how = {"batch_size": algorithm.batch_size}
+        case FedAvg():
+            how = {"buffers": algorithm.buffers == "averaged", "private": algorithm.private}
     return registry.build(
         task,
-        batch_size=batch_size,
+        **how,
         framework=framework,
         device=device,
         options=named.options,
@@ -247,7 +293,7 @@ def export(order: Export) -> int:
 
     from swarm.tensors.payload import Packed
 
-    manifest, theta = asyncio.run(_newest(order.mailbox, order.run, order.round))
+    manifest, theta = asyncio.run(_committed(order.mailbox, order.run, order.round))
     target = Path(order.file)
     packed = Packed({name: np.ascontiguousarray(array) for name, array in theta.items()})
     staged = target.with_name(f".{target.name}.{os.getpid()}.part")
@@ -268,7 +314,7 @@ def export(order: Export) -> int:
 def generate(order: Generate, emit: EventFile) -> int:
     from swarm.runtime.attached import task_data
 
-    manifest, theta = asyncio.run(_newest(order.mailbox, order.run))
+    manifest, theta = asyncio.run(_committed(order.mailbox, order.run))
     mailbox = open_mailbox(order.mailbox)
     asyncio.run(mailbox.open())
     with task_data(mailbox, manifest, order.data, emit) as data:
@@ -299,31 +345,15 @@ def harmless(pieces: Iterable[bytes]) -> Iterator[bytes]:
     yield decoder.decode(b"", final=True).encode()
 
 
-async def _newest(location: str, run: str, checkpoint: int | None = None) -> tuple[Manifest, Mapping[str, Any]]:
-    """The newest committed parameters of every fragment; those after round `checkpoint`, which were kept, if it is given."""
-    from swarm.core.errors import PayloadMissing
+async def _committed(location: str, run: str, round: int | None = None) -> tuple[Manifest, Mapping[str, Any]]:
+    """The newest committed parameters; those after `round`, which are the newest or were kept, if it is given."""
     from swarm.exchange import Exchange
+    from swarm.runtime.parameters import committed
 
     mailbox = open_mailbox(location)
     await mailbox.open()
     exchange = Exchange(mailbox, await read_manifest(mailbox, run))
-    if checkpoint is not None:
-        kept = await exchange.checkpoints()
-        if checkpoint not in kept:
-            which = f"there are checkpoints of rounds {', '.join(map(str, kept))}" if kept else "there is no checkpoint"
-            raise UsageError(f"run {exchange.manifest.name} keeps no checkpoint of round {checkpoint}: {which}")
-        return exchange.manifest, await exchange.fetch_checkpoint(checkpoint)
-    while True:
-        newest = await exchange.newest_round()
-        theta: dict[str, Any] = {}
-        try:
-            for fragment, record in enumerate(await exchange.newest_records(newest)):
-                theta |= await exchange.fetch(fragment, exchange.theta_ref(fragment, record))
-        except PayloadMissing:
-            if await exchange.newest_round() == newest:
-                raise
-            continue  # rounds were committed meanwhile, and the payload was swept
-        return exchange.manifest, theta
+    return exchange.manifest, (await committed(exchange, round))[1]
 
 
 def _leave_on_signals(emit: EventFile) -> Callable[[Callable[[], None]], None]:

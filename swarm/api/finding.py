@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable
 
 from swarm.core.errors import (
     MailboxCorrupt,
@@ -22,12 +21,10 @@ from swarm.core.state import RunState
 from swarm.host import settings
 from swarm.mailbox import open_mailbox
 from swarm.mailbox.contract import Mailbox
+from swarm.mailbox.waiting import in_time
 from swarm.tape import Tape, read_manifest, run_ids
 from swarm.tasks import registry
-from swarm.watch import RunWatch, finished, now_s
-
-T = TypeVar("T")
-PATIENCE_S = 20.0  # how long a command waits for an answer: a disk that sleeps takes some seconds
+from swarm.watch import RunWatch, now_s
 
 
 def settings_faults() -> tuple[str, ...]:
@@ -43,16 +40,6 @@ async def opened(location: str) -> Mailbox:
     except MailboxMoved as error:
         raise MailboxMoved(f"{error} `swarm init {location}` makes one there") from None
     return mailbox
-
-
-async def in_time(mailbox: Mailbox, work: Coroutine[Any, Any, T]) -> T:
-    """What `work` gives. Raises MailboxUnavailable once a call has not been answered for PATIENCE_S."""
-    task = asyncio.create_task(work)
-    while not await finished(task, mailbox):
-        if mailbox.outstanding_s() >= PATIENCE_S:
-            task.cancel()
-            raise MailboxUnavailable(f"{mailbox.location} has not answered for {PATIENCE_S:.0f} s: is the share reachable?")
-    return task.result()
 
 
 async def survey(location: str) -> tuple[list[Manifest], list[str]]:

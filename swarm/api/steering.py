@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from swarm import launcher
-from swarm.api.finding import ended, in_time, opened, survey
+from swarm.api.finding import ended, opened, survey
 from swarm.core.errors import (
     MailboxUnavailable,
     RunEnded,
@@ -35,6 +35,7 @@ from swarm.core.state import RunPhase
 from swarm.host import settings
 from swarm.host.identity import machine_name
 from swarm.launcher import Job
+from swarm.mailbox.waiting import in_time
 from swarm.tape import Tape, read_manifest, run_ids
 from swarm.tasks import registry
 from swarm.watch import RunWatch
@@ -53,10 +54,12 @@ def new_run(
     eval_every: int = 1,
     checkpoint_every: int = 0,
     checkpoints_kept: int = 3,
+    base_model: str | None = None,
     attach: bool | None = None,
 ) -> CreateRun:
-    """A run to be made by a worker; its options are checked here. `attach`: the data that its order gives; None: if that is
-    under 1 GiB. Raises UsageError, TaskUnknown."""
+    """A run to be made by a worker; its options are checked here. `base_model`: a Safetensors file with the parameters that it
+    begins with; None: freshly initialised ones. `attach`: the data that its order gives; None: if that is under 1 GiB. Raises
+    UsageError, TaskUnknown."""
     try:
         chosen = registry.get(task)
     except TaskUnknown as error:
@@ -85,6 +88,7 @@ def new_run(
         eval_every=eval_every,
         checkpoint_every=checkpoint_every,
         checkpoints_kept=checkpoints_kept,
+        base_model=None if base_model is None else settings.absolute(base_model),
         attach=attach,
     )
 

@@ -90,8 +90,8 @@ def _closing(options: Options, specs: list[TensorSpec], theta: Tensors, delta: T
                 for spec in specs:
                     fold.add(spec.name, of[spec.name])
             for spec in specs:
-                m = momentum[spec.name]
-                outer.step(theta[spec.name], fold.result(spec.name), momentum=m, new_momentum=m, lr=0.7, beta=0.9)
+                m = [momentum[spec.name]]
+                outer.step(outer.Nesterov(0.7, 0.9), theta[spec.name], fold.result(spec.name), old=m, new=m)
 
         found[merge] = cpu_s(close, repeats=REPEATS)
     return found

@@ -108,7 +108,10 @@ def _flat(state: api.RunState) -> dict[str, str]:
     fields = {"method": method(state), "task": manifest.task.name}
     fields |= {"rounds": str(state.total_rounds or "∞"), "seed": str(manifest.seed)}
     fields |= {f"-o {name}": str(value) for name, value in manifest.task.options.items()}
-    return fields | {f"data {n}": f"{d.name} {d.sha256[:12]}" for n, d in enumerate(manifest.task.data)}
+    fields |= {f"data {n}": f"{d.name} {d.sha256[:12]}" for n, d in enumerate(manifest.task.data)}
+    if manifest.base is not None:
+        fields["base model"] = f"{manifest.base.name} {manifest.base.sha256[:12]}"
+    return fields
 
 
 def _spec(state: api.RunState) -> dict[str, str]:

@@ -22,8 +22,7 @@ def stop(run: str, yes: bool, mailbox: str | None) -> None:
     if now.phase in ("done", "stopped"):
         say(f"{plain(now.name)} is {now.phase} already")
         return
-    if sys.stdin is not None and sys.stdin.isatty():  # a script that says so means it, and nothing is deleted
-        confirm(f"End {plain(now.name)} for everybody?", yes=yes)
+    _ask(f"End {plain(now.name)} for everybody?", yes=yes)
     wait_for(api.stop_run(location, now.run))
     say(f"{plain(now.name)} ends with its next round, at once if nobody trains")
 
@@ -33,8 +32,7 @@ def stop(run: str, yes: bool, mailbox: str | None) -> None:
 @mailbox_option
 def pause(run: str, mailbox: str | None) -> None:
     """Let all learners of RUN report what they have, and rest until `swarm resume`."""
-    location, now = _found(mailbox, run)
-    _must_go_on(now)
+    location, now = _going_on(mailbox, run)
     if now.effect.paused or now.effect.pausing:
         say(f"{plain(now.name)} is paused already{asked_by(now.effect.by)}")
         return
@@ -48,8 +46,7 @@ def pause(run: str, mailbox: str | None) -> None:
 @mailbox_option
 def resume(run: str, mailbox: str | None) -> None:
     """Let a paused RUN go on."""
-    location, now = _found(mailbox, run)
-    _must_go_on(now)
+    location, now = _going_on(mailbox, run)
     if not (now.effect.paused or now.effect.pausing):
         say(f"{plain(now.name)} is not paused")
         return
@@ -96,24 +93,32 @@ def extend(run: str, rounds: int | None, by: int | None, forever: bool, mailbox:
 @mailbox_option
 def drop(run: str, learner: str, yes: bool, mailbox: str | None) -> None:
     """Ask LEARNER to leave RUN, and wait for it no more. It may join again."""
-    location, now = _found(mailbox, run)
-    _must_go_on(now)
+    location, now = _going_on(mailbox, run)
     known = {view.learner: view for view in now.learners}
     if learner not in known:
         names = ", ".join(plain(name) for name in sorted(known)) or "none"
         raise UsageError(f"no learner {learner!r} in {plain(now.name)}; learners there: {names}")
-    if sys.stdin is not None and sys.stdin.isatty():
-        confirm(f"Drop {plain(learner)} from {plain(now.name)}?", yes=yes)
+    _ask(f"Drop {plain(learner)} from {plain(now.name)}?", yes=yes)
     wait_for(api.drop_learner(location, now.run, learner))
     say(f"{plain(learner)} is asked to leave {plain(now.name)}, and is waited for no more")
 
 
 def _found(mailbox: str | None, run: str) -> tuple[str, api.RunState]:
+    """(the mailbox, what is known of the run)."""
     location = where(mailbox)
     manifest = wait_for(api.find_run(location, run))
     return location, wait_for(api.RunWatch(location, manifest.run, history=False).poll())
 
 
-def _must_go_on(now: api.RunState) -> None:
+def _going_on(mailbox: str | None, run: str) -> tuple[str, api.RunState]:
+    """The same of one that has not ended. Raises UsageError."""
+    location, now = _found(mailbox, run)
     if now.phase in ("done", "stopped"):
         raise UsageError(f"{plain(now.name)} is {now.phase}")
+    return location, now
+
+
+def _ask(question: str, *, yes: bool) -> None:
+    """A person. A script that says so means it, and nothing is deleted."""
+    if sys.stdin is not None and sys.stdin.isatty():
+        confirm(question, yes=yes)

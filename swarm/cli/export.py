@@ -24,7 +24,9 @@ FORMATS = (".csv", ".jsonl")
 @click.command()
 @click.argument("run")
 @click.argument("file", required=False, type=click.Path(dir_okay=False))
-@click.option("--round", "round_", type=click.IntRange(0), metavar="N", help="Those kept as the checkpoint of round N.")
+@click.option(
+    "--round", "round_", type=click.IntRange(0), metavar="N", help="Those after round N: the newest, or one with a checkpoint."
+)
 @click.option(
     "--history",
     type=click.Path(dir_okay=False),

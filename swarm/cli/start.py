@@ -69,6 +69,7 @@ class JobChoice(TypedDict):
     checkpoint_every: int
     keep_checkpoints: int
     attach: bool | None
+    base_model: str | None
     no_join: bool
     detach: bool
     workers: int
@@ -135,6 +136,12 @@ def job_options(*, task: str, turn: str) -> Callable[[F], F]:
                     "--attach/--no-attach",
                     default=None,
                     help="Put the file of --data into the mailbox, for those who join; by default if it is under 1 GiB.",
+                ),
+                click.option(
+                    "--base-model",
+                    metavar="FILE",
+                    help="A Safetensors file with the parameters that the run begins with, as `swarm export` writes it; by "
+                    "default they are freshly initialised.",
                 ),
                 click.option("--no-join", is_flag=True, help="Only make the run."),
                 click.option("--detach", is_flag=True, help="Train in the background; `swarm jobs` shows it."),
@@ -241,6 +248,7 @@ def _start(algorithm: Algorithm, *, job: JobChoice, learner: LearnerChoice, mail
         eval_every=job["eval_every"],
         checkpoint_every=job["checkpoint_every"],
         checkpoints_kept=job["keep_checkpoints"],
+        base_model=job["base_model"],
         attach=job["attach"],
     )
     wait_for(api.check_new_name(location, create.name))

@@ -12,7 +12,7 @@ from swarm.cli import clients
 from swarm.cli.common import json_option, mailbox_option, put, say, table, wait_for, where
 from swarm.cli.words import heard, learner_state, run_object, say_lost, state_words
 from swarm.core.errors import MailboxUnavailable
-from swarm.core.sentences import number, plain
+from swarm.core.sentences import amount, number, plain
 
 
 @click.command()
@@ -69,6 +69,10 @@ def show(state: api.RunState, as_json: bool, checkpoints: list[int]) -> None:
     of = "" if state.total_rounds is None else f"/{state.total_rounds}"
     task, settings = plain(manifest.task.name), api.settings_words(manifest.algorithm)
     print(f"{plain(state.name)} ({state.run})  {state_words(state)}  round {state.open_round}{of}  task {task}  {settings}")
+    if (base := manifest.base) is not None:
+        print(f"began with {plain(base.name)}, {amount(base.size_bytes)}, SHA-256 {base.sha256[:12]}…")
+    if manifest.replay:
+        print(f"replays on {plain(manifest.replay, 200)}")
     if checkpoints:
         print(f"checkpoints of round {', '.join(map(str, checkpoints))}")
     for line in clients.evaluation_lines(state):

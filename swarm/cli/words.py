@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from swarm import api
 from swarm.cli.common import asked_by, say
 from swarm.core.sentences import plain
@@ -73,4 +75,5 @@ def run_object(state: api.RunState) -> dict[str, object]:
         "syncers": [v.learner for v in there if v.role == "syncer"],
         "checkpoint_every": manifest.checkpoint_every if manifest else None,
         "checkpoints_kept": manifest.checkpoints_kept if manifest else None,
+        "base": msgspec.to_builtins(manifest.base) if manifest else None,
     }

@@ -172,15 +172,15 @@ class PayloadError(SwarmError):
 
 
 class PayloadCorrupt(PayloadError):
-    def __init__(self, key: str, want: str, got: str) -> None:
+    def __init__(self, key: str, want: str, got: str, *, advice: str = "") -> None:
         self.key, self.want, self.got = key, want, got
-        super().__init__(f"{key}: SHA-256 is {got[:12]}…, expected {want[:12]}…")
+        super().__init__(f"{key}: SHA-256 is {got[:12]}…, expected {want[:12]}…" + (f"; {advice}" if advice else ""))
 
 
 class PayloadMissing(PayloadError):
-    def __init__(self, key: str) -> None:
+    def __init__(self, key: str, *, advice: str = "") -> None:
         self.key = key
-        super().__init__(f"{key}: no such payload")
+        super().__init__(f"{key}: no such payload" + (f"; {advice}" if advice else ""))
 
 
 class NotFinite(PayloadError):

@@ -86,6 +86,15 @@ class Stepped(_Event, frozen=True, kw_only=True, tag=True):
     tokens_per_s: float
 
 
+class Training(_Event, frozen=True, kw_only=True, tag=True):
+    """The worker begins with a client."""
+
+    round: int
+    unit: str
+    claim: int  # above 0: somebody else had begun with it
+    samples: int
+
+
 class Published(_Event, frozen=True, kw_only=True, tag=True):
     round: int
     size_bytes: int
@@ -100,12 +109,12 @@ class TrainedClient(msgspec.Struct, frozen=True):
 class RoundClosed(_Event, frozen=True, kw_only=True, tag=True):
     round: int
     rounds: int | None  # of the run
-    participants: tuple[str, ...]  # none: nothing counted, and the parameters are as they were
-    rejected: tuple[str, ...]  # "learner: reason"; of FedAvg "client of learner: reason"
+    participants: tuple[str, ...]  # units: learners, or clients. None: nothing counted, the parameters are as they were
+    rejected: tuple[str, ...]  # "unit: reason"; of a client "client of learner: reason"
     train_loss: float | None
     closer: str
-    reason: str = ""  # why it closed when it did, if that is out of the ordinary
-    clients: tuple[TrainedClient, ...] = ()  # of FedAvg: those that count, as their learners in `participants`
+    reason: str = ""  # why it closed when it did
+    clients: tuple[TrainedClient, ...] = ()  # of FedAvg: those of `participants`, with who trained them
     metrics: dict[str, float] = {}  # of the clients, by samples
 
 
@@ -156,6 +165,7 @@ WorkerEvent: TypeAlias = (
     | Paused
     | Resumed
     | Stepped
+    | Training
     | Published
     | RoundClosed
     | Evaluated
@@ -169,7 +179,6 @@ WorkerEvent: TypeAlias = (
 
 ORDINARY = ("", "every client has reported", "every live learner has reported")
 """Reasons for which a round closes that need no word."""
-DIFFERS = "differs"  # in place of `duplicate`: that one's bytes are other than those of the one that counts
 
 
 def round_closed(record: RoundRecord, algorithm: Algorithm, *, rounds: int | None) -> RoundClosed:
@@ -180,17 +189,15 @@ def round_closed(record: RoundRecord, algorithm: Algorithm, *, rounds: int | Non
     return RoundClosed(
         round=record.round,
         rounds=rounds,
-        participants=tuple(p.learner for p in parts),
+        participants=tuple(p.unit for p in parts),
         rejected=tuple(_rejected(r) for r in record.rejected),
         train_loss=None if private else train_loss(record),
         closer=record.closer,
-        reason="" if record.reason in ORDINARY else record.reason,
+        reason=record.reason,
         clients=tuple(TrainedClient(p.unit, p.tokens, p.learner) for p in parts) if federated else (),
         metrics=mean_metrics(parts) if federated and not private else {},
     )
 
 
 def _rejected(r: Rejected) -> str:
-    if r.differs:
-        return f"{r.unit}: {DIFFERS}"
     return f"{r.learner if r.unit == r.learner else f'{r.unit} of {r.learner}'}: {r.reason}"

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
-from typing import Literal, TypeAlias, assert_never
+from typing import Literal, TypeAlias, TypeVar, assert_never
 
+import msgspec
+
+from swarm.core.specs import Algorithm, DiLoCo
 from swarm.core.tensorspec import TensorSpec
 
+A = TypeVar("A", bound=Algorithm)
 Partition: TypeAlias = Literal["bytes", "strided"]
 
 
@@ -20,6 +24,15 @@ def plan(tensors: Iterable[TensorSpec], fragments: int, partition: Partition) ->
             return strided(tensors, fragments)
         case _:
             assert_never(partition)
+
+
+def fitted(spec: A, tensors: Iterable[TensorSpec]) -> A:
+    """`spec` as it is with these parameters: with as many fragments as `plan` makes, and no more rounds in flight than that.
+    Raises ValueError as `plan` does."""
+    if not isinstance(spec, DiLoCo):
+        return spec
+    made = len(plan(tensors, spec.fragments, spec.partition))
+    return msgspec.structs.replace(spec, fragments=made, in_flight=min(spec.in_flight, made))
 
 
 def by_bytes(tensors: Iterable[TensorSpec], fragments: int) -> tuple[tuple[str, ...], ...]:

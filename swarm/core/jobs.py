@@ -23,6 +23,7 @@ class CreateRun(msgspec.Struct, frozen=True, kw_only=True):
     eval_every: int = 1
     checkpoint_every: int = 0
     checkpoints_kept: int = 3
+    base_model: str | None = None  # Safetensors file on this machine that Θ⁰ is read from; None: freshly initialised
     attach: bool | None = None  # the data given with the order; None: if that is small enough
 
 
@@ -49,7 +50,7 @@ class Export(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     mailbox: str
     run: str
     file: str
-    round: int | None = None  # those kept as the checkpoint of this round; None: the newest
+    round: int | None = None  # those after this round: a checkpoint, or the newest one; None: the newest
 
 
 class Generate(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -29,6 +29,7 @@ MAX_FILE_BYTES = 1 << 40
 MAX_CHUNK_BYTES = 64 << 20  # is held in memory
 MAX_METRICS = 100
 MAX_CLASSES = 1000  # of a confusion matrix
+MAX_UNITS = 10_000  # that train in one round
 MAX_CHUNKS = 10**6  # what six digits of a key can say
 
 RejectReason = Literal[
@@ -188,6 +189,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     created_by: str = ""  # machine name, for people
     format: int = FORMAT
     files: tuple[FileRef, ...] = ()  # attached, each written before the manifest
+    replay: str = ""  # of a seeded FedAvg: what equal bytes hang on where it was made, for people and for comparison
+    base: DataRef | None = None  # the file that Θ⁰ was read from, for people; None: a freshly initialised model
 
     def __post_init__(self) -> None:
         _check_files(self.files)
@@ -384,8 +387,8 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _check_units(field: str, units: tuple[str, ...]) -> None:
-    """Raises ValueError unless they are ids, sorted, each once."""
-    if not all(map(is_learner_id, units)) or any(a >= b for a, b in itertools.pairwise(units)):
+    """Raises ValueError unless they are ids, sorted, each once, and not too many."""
+    if len(units) > MAX_UNITS or not all(map(is_learner_id, units)) or any(a >= b for a, b in itertools.pairwise(units)):
         raise ValueError(f"{field} must be ids, sorted, each once, got {units!r:.100}")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import assert_never
 
 from swarm.core.events import (
-    DIFFERS,
+    ORDINARY,
     Building,
     Created,
     Ended,
@@ -21,6 +21,7 @@ from swarm.core.events import (
     ShareBack,
     ShareLost,
     Stepped,
+    Training,
     Transfer,
     Trouble,
     Waiting,
@@ -69,7 +70,7 @@ def sentence(event: WorkerEvent) -> str | None:
             return f"{words.get(event.reason, event.reason)} after {counted(event.rounds, 'round')}"
         case Failed():
             return f"swarm: {plain(event.message, 500)}"
-        case Published() | Stepped():
+        case Published() | Stepped() | Training():
             return None
 
 
@@ -96,7 +97,7 @@ def _closed(event: RoundClosed) -> str:
     refused = (r.rpartition(": ") for r in event.rejected)
     words = "; ".join(f"{learner}: {_REASON_WORDS.get(reason, reason)}" for learner, _, reason in refused)
     rejected = f"  rejected: {plain(words, 300)}" if words else ""
-    why = f"  {plain(event.reason, 200)}" if event.reason else ""
+    why = "" if event.reason in ORDINARY else f"  {plain(event.reason, 200)}"
     if not event.participants:
         return f"round {event.round} closed{of} unchanged: nothing that counts was reported{why}{rejected}"
     if event.clients:
@@ -138,8 +139,7 @@ REASONS: Mapping[RejectReason, str] = {
 """Why a snapshot was rejected, in words that need no manual."""
 DIFFERENT = "two learners trained it to different bytes: replay is not exact"
 _REASON_WORDS: Mapping[str, str] = {  # an event holds the reason as text
-    **{str(reason): words for reason, words in REASONS.items()},
-    DIFFERS: DIFFERENT,
+    str(reason): words for reason, words in REASONS.items()
 }
 CLIENTS_NAMED = 8  # in a line
 
@@ -195,6 +195,17 @@ def _diloco_settings(algorithm: DiLoCo) -> str:
         feedback = "+ef" if algorithm.error_feedback and algorithm.delta_dtype != "F32" else ""
         words.append(algorithm.delta_dtype.partition("_")[0] + feedback)
     return " ".join(words)
+
+
+def fewer_fragments(asked: Algorithm, made: Algorithm) -> str:
+    """Why a run is not `made` as it was `asked` for (core/fragments.py, `fitted`); '' if it is."""
+    if not isinstance(asked, DiLoCo) or not isinstance(made, DiLoCo) or made.fragments == asked.fragments:
+        return ""
+    has = counted(made.fragments, "parameter")
+    if made.partition == "strided":
+        has = f"{counted(made.fragments, 'part')} (blocks, and parameters of none)"
+    words = f"the model has {has}: {counted(made.fragments, 'fragment')} instead of {asked.fragments}"
+    return words if made.in_flight == asked.in_flight else f"{words}, {made.in_flight} in flight instead of {asked.in_flight}"
 
 
 def norms(record: RoundRecord) -> str:

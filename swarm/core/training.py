@@ -10,6 +10,8 @@ from msgspec import Meta
 
 from swarm.core.options import check_ranges
 
+MAX_NATIVE = 50
+
 OptimizerName: TypeAlias = Literal["sgd", "momentum", "adam", "adamw", "rmsprop", "lion"]
 TrainingDtype: TypeAlias = Literal["F32", "F16", "BF16"]
 
@@ -23,8 +25,6 @@ OPTIMIZER_OPTIONS: dict[OptimizerName, dict[str, Any]] = {
 }
 """The options that each optimizer has beside the learning rate, with their defaults; None: it must be given."""
 
-_Rate: TypeAlias = Annotated[float, Meta(ge=0, lt=1)]
-
 
 class LocalTraining(msgspec.Struct, frozen=True, kw_only=True):
     """Epochs over a client's samples, with an optimizer that is made anew for each client and round."""
@@ -32,15 +32,18 @@ class LocalTraining(msgspec.Struct, frozen=True, kw_only=True):
     local_epochs: Annotated[int, Meta(ge=1, description="epochs over a client's samples in one round")] = 1
     batch_size: Annotated[int, Meta(ge=1, description="samples of a step")] = 32
     optimizer: Annotated[OptimizerName, Meta(description="of the clients; made anew for each client and round")] = "sgd"
-    lr: Annotated[float, Meta(ge=0, description="learning rate of the clients")] = 0.01
+    lr: Annotated[float, Meta(ge=0, le=1e9, description="learning rate of the clients")] = 0.01
     momentum: Annotated[float, Meta(ge=0, lt=1, description="sgd, momentum: the latter needs it")] | None = None
     dampening: Annotated[float, Meta(ge=0, le=1, description="sgd, momentum: of the gradient in the momentum")] | None = None
     nesterov: Annotated[bool, Meta(description="sgd, momentum: Nesterov's momentum")] | None = None
     beta1: Annotated[float, Meta(ge=0, lt=1, description="adam, adamw, lion: decay of the mean")] | None = None
     beta2: Annotated[float, Meta(ge=0, lt=1, description="adam, adamw, lion: decay of the second one")] | None = None
     alpha: Annotated[float, Meta(ge=0, lt=1, description="rmsprop: decay of the mean square")] | None = None
-    eps: Annotated[float, Meta(ge=0, description="adam, adamw, rmsprop: added to the denominator")] | None = None
-    weight_decay: Annotated[float, Meta(ge=0, description="sgd, momentum: L2; adamw, lion: decoupled")] | None = None
+    eps: (
+        # Far below, the denominator is zero where a gradient is, or a matter of how a framework treats the smallest numbers.
+        Annotated[float, Meta(ge=1e-15, le=1e9, description="adam, adamw, rmsprop: added to the denominator")] | None
+    ) = None
+    weight_decay: Annotated[float, Meta(ge=0, le=1e9, description="sgd, momentum: L2; adamw, lion: decoupled")] | None = None
     bias_correction: Annotated[bool, Meta(description="adam, adamw: of the first steps' means")] | None = None
     native: dict[str, int | float | str | bool] = {}  # options of the framework's own optimizer, under its own names
     schedule: Annotated[
@@ -54,7 +57,7 @@ class LocalTraining(msgspec.Struct, frozen=True, kw_only=True):
     clip_grad_norm: (
         Annotated[float, Meta(ge=0, description="L2 norm that a step's gradient is scaled down to; by default none")] | None
     ) = None
-    prox_mu: Annotated[float, Meta(ge=0, description="FedProx: μ/2·‖θ − Θ‖² is added to the loss")] = 0.0
+    prox_mu: Annotated[float, Meta(ge=0, le=1e9, description="FedProx: μ/2·‖θ − Θ‖² is added to the loss")] = 0.0
     local_dtype: Annotated[
         TrainingDtype, Meta(description="precision that clients compute in; F16, BF16: with F32 master parameters")
     ] = "F32"
@@ -71,8 +74,12 @@ class LocalTraining(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{self.optimizer} needs its {name}")
         if self.nesterov and not (self.option("momentum") and self.option("dampening") == 0):
             raise ValueError("nesterov needs a momentum, and no dampening")
+        if self.dampening and not self.option("momentum"):
+            raise ValueError("dampening needs a momentum")
         if self.schedule != "constant" and self.schedule_rounds is None:
             raise ValueError(f"schedule {self.schedule} needs schedule_rounds")
+        if len(self.native) > MAX_NATIVE:
+            raise ValueError(f"native options must be at most {MAX_NATIVE}, got {len(self.native)}")
         for name, value in self.native.items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError(f"native option {name} must be finite, got {value}")

@@ -89,8 +89,12 @@ def mailbox_location(given: str | None) -> str:
 def absolute(path: str) -> str:
     """`path` as an absolute one, '~' resolved. Raises UsageError."""
     try:
-        return str(Path(path).expanduser().absolute())
+        found = str(Path(path).expanduser().absolute())
+        found.encode()
     except RuntimeError as error:  # a '~' that leads nowhere
         raise UsageError(f"{path}: {error}") from error
     except FileNotFoundError:
         raise UsageError(f"{path}: the current folder is gone: pass an absolute path") from None
+    except UnicodeEncodeError:  # no file of ours could hold it
+        raise UsageError(f"{path!a} is no UTF-8 text: rename it") from None
+    return found

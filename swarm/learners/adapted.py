@@ -11,33 +11,34 @@ from numpy.typing import NDArray
 from swarm.learners.contract import Adapter
 from swarm.learners.layout import Join, Layout, Move, Permute, Rename, Split, moves, taken, viewed
 from swarm.tensors.payload import check
-from swarm.tensors.precision import DTYPES
 from swarm.tensors.schema import Schema
 
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]
 
 
-def adapted(adapter: Adapter, layout: Layout) -> Adapter:
+def adapted(adapter: Adapter, layout: Layout, *, local: Callable[[], Schema] | None = None) -> Adapter:
     """`adapter` with its schema, snapshots and applies in canonical names, axis orders and splits.
 
     A snapshot copies a tensor that is permuted or joined, when it is asked for; names and splits along axis 0 cost nothing.
     `apply` holds one packed parameter at a time beside what `adapter` itself needs. That `layout` fits the model is checked
-    by `schema` and `apply`, which raise SchemaMismatch.
+    by `schema` and `apply`, which raise SchemaMismatch. `local` gives what the model has and `adapter` leaves out: rules for
+    that do nothing.
     """
-    return Adapted(adapter, layout)
+    return Adapted(adapter, layout, local)
 
 
 class Adapted:
-    def __init__(self, adapter: Adapter, layout: Layout) -> None:
+    def __init__(self, adapter: Adapter, layout: Layout, local: Callable[[], Schema] | None) -> None:
         self.framework = adapter.framework
         self._adapter = adapter
         self._layout = layout
+        self._local = local
         self._known: tuple[Schema, tuple[Move, ...]] | None = None
 
     def _moves(self) -> tuple[Move, ...]:
         schema = self._adapter.schema()
         if self._known is None or self._known[0] != schema:
-            self._known = schema, moves(self._layout, schema)
+            self._known = schema, moves(self._layout, schema, local=self._local)
         return self._known[1]
 
     def schema(self) -> Schema:
@@ -84,7 +85,8 @@ class Adapted:
     def _packed(self, move: Move, tensors: Tensors) -> Tensors:
         """The framework's parameter of a Split, of which `tensors` may hold some parts only: the others stay."""
         (whole,) = move.inputs
-        packed: NDArray[Any] = np.empty(whole.shape, DTYPES[whole.dtype])
+        dtype = next(tensors[part.name].dtype for part in move.outputs if part.name in tensors)  # checked: the schema's
+        packed: NDArray[Any] = np.empty(whole.shape, dtype)
         if not all(part.name in tensors for part in move.outputs):
             packed[...] = self._adapter.snapshot({whole.name})[whole.name]
         for part, span in zip(move.outputs, move.bounds(), strict=True):

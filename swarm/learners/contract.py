@@ -14,18 +14,24 @@ if TYPE_CHECKING:
 
 class Adapter(Protocol):
     """Bytes go through unchanged, NaN payloads and subnormals included: nothing is cast here, so equal values are equal
-    bytes in every framework. Call it from the thread that trains the model, between two steps."""
+    bytes in every framework. Call it from the thread that trains the model, between two steps.
+
+    An adapter made with `buffers` covers them like parameters, with `TensorSpec.buffer` set: a buffer is what a model keeps
+    beside its parameters and does not learn from gradients, a running statistic or a counter, in its own dtype. One made
+    without reads and writes none. Frozen parameters are neither. learners/parts.py says which is which in each framework.
+    """
 
     framework: str
     """'numpy', 'torch' or 'mlx': for people; the protocol never reads it."""
 
     def schema(self) -> Schema:
-        """Every trainable parameter, a tied one once. Raises SchemaMismatch for what cannot be exchanged: a dtype
-        that is not F32, F16 or BF16, an identity tie in MLX, a parameter without a shape yet."""
+        """Every trainable parameter, a tied one once, and buffers if they are covered. Raises SchemaMismatch for what
+        cannot be exchanged: a parameter of a dtype that is not F32, F16 or BF16, an identity tie in MLX, a tensor without
+        a shape yet. A buffer of a dtype that is not F32, F16, BF16, I32 or I64 is left out, and `warnings` says so."""
         ...
 
     def snapshot(self, names: Container[str] | None = None) -> Mapping[str, NDArray[np.generic]]:
-        """Host views of all parameters, or of those named, by name, C-contiguous, in the schema's dtypes (BF16 as
+        """Host views of all tensors of the schema, or of those named, by name, C-contiguous, in the schema's dtypes (BF16 as
         ml_dtypes.bfloat16).
 
         Zero copy on the CPU and on unified memory, one copy from a separate device and of a parameter that is strided.
@@ -35,14 +41,15 @@ class Adapter(Protocol):
         ...
 
     def apply(self, tensors: Mapping[str, NDArray[Any]]) -> None:
-        """Set the named parameters, which may be some of them. Raises SchemaMismatch for an unknown name, a wrong shape
+        """Set the named tensors, in place, which may be some of them. Raises SchemaMismatch for an unknown name, a wrong shape
         or a wrong dtype, and for a model that `schema` refuses, before anything is changed. The arrays may have any
         memory layout, and are the caller's again afterwards. The optimizer's state survives."""
         ...
 
     def warnings(self, mapped: Container[str] | None = None) -> tuple[str, ...]:
         """What people should know before they train this model with learners in another framework, one line each: that
-        equal schemas would mean different things. `mapped`: the parameters that a declared layout takes, None without
+        equal schemas would mean different things. Where buffers are covered, also which of them, and which frozen
+        parameters, every learner keeps for itself. `mapped`: the parameters that a declared layout takes, None without
         one."""
         ...
 

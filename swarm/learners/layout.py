@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias, assert_never
@@ -136,13 +136,14 @@ class Move:
         return [(slice(None),) * axis + (slice(start, end),) for start, end in pairwise(ends)]
 
 
-def moves(layout: Layout, schema: Schema) -> tuple[Move, ...]:
-    """What `layout` does to the framework's `schema`: every parameter is the input of exactly one move.
+def moves(layout: Layout, schema: Schema, *, local: Callable[[], Schema] | None = None) -> tuple[Move, ...]:
+    """What `layout` does to the framework's `schema`: every parameter is the input of exactly one move. `local` is asked for
+    tensors that are not exchanged when a rule takes nothing of `schema`: it may take those only.
 
     Raises SchemaMismatch, in one line that names the parameter: a rule that matches nothing, two that take or give one
     name, a permutation of another rank, an axis that is not there or does not split, parts that do not fit together.
     """
-    found = [move for rule in layout.rules for move in _matches(rule, schema)]
+    found = [move for rule in layout.rules if not _idle(rule, schema, local) for move in _matches(rule, schema)]
     taken: dict[str, Move] = {}
     for move in found:
         for spec in move.inputs:
@@ -160,12 +161,23 @@ def moves(layout: Layout, schema: Schema) -> tuple[Move, ...]:
     return tuple(found)
 
 
+def _patterns(rule: Rule) -> tuple[str, ...]:
+    return rule.parameters if isinstance(rule, Join) else (rule.parameter,)
+
+
+def _idle(rule: Rule, schema: Schema, local: Callable[[], Schema] | None) -> bool:
+    patterns = _patterns(rule)
+    if local is None or any(_names(pattern, schema) for pattern in patterns):
+        return False
+    return all(_names(pattern, local()) for pattern in patterns)
+
+
 def _matches(rule: Rule, schema: Schema) -> list[Move]:
-    patterns = rule.parameters if isinstance(rule, Join) else (rule.parameter,)
+    patterns = _patterns(rule)
     by_pattern = [_names(pattern, schema) for pattern in patterns]
     for pattern, names in zip(patterns, by_pattern, strict=True):
         if not names:
-            raise _wrong(pattern, "a rule of the layout matches no trainable parameter of that name")
+            raise _wrong(pattern, "a rule of the layout matches no trainable parameter or buffer of that name")
     made = []
     for captured in dict.fromkeys(key for names in by_pattern for key in names):
         for pattern, names in zip(patterns, by_pattern, strict=True):
@@ -175,7 +187,9 @@ def _matches(rule: Rule, schema: Schema) -> list[Move]:
         to = rule.to if isinstance(rule, Split) else (rule.to,)
         try:
             specs = zip(to, _shapes(rule, inputs), strict=True)
-            outputs = tuple(TensorSpec(_filled(name, captured), inputs[0].dtype, shape) for name, shape in specs)
+            outputs = tuple(
+                TensorSpec(_filled(name, captured), inputs[0].dtype, shape, buffer=inputs[0].buffer) for name, shape in specs
+            )
         except ValueError as error:  # a name that no payload can hold
             raise _wrong(inputs[0].name, str(error)) from None
         made.append(Move(rule, inputs, outputs))
@@ -209,6 +223,8 @@ def _shapes(rule: Rule, inputs: tuple[TensorSpec, ...]) -> list[Shape]:
         case Join():
             axis = _axis(rule.axis, inputs[0])
             for spec in inputs[1:]:
+                if spec.buffer != inputs[0].buffer:
+                    raise _wrong(spec.name, f"a parameter and a buffer cannot be joined, as it and {name} would be")
                 alike = (*spec.shape[:axis], *shape[axis : axis + 1], *spec.shape[axis + 1 :])
                 if len(spec.shape) != len(shape) or alike != shape or spec.dtype != inputs[0].dtype:
                     ours, theirs = (f"{one.dtype} {one.shape}" for one in (spec, inputs[0]))

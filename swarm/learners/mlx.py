@@ -18,42 +18,52 @@ from numpy.typing import NDArray
 from swarm.core.errors import DeviceUnavailable, SchemaMismatch, UsageError
 from swarm.learners import optimizers
 from swarm.learners.modules import warnings_for
+from swarm.learners.parts import mlx_parts, warnings_of
 from swarm.tensors.payload import check
 from swarm.tensors.precision import BF16
 from swarm.tensors.schema import Schema, TensorSpec
 
 _CODES = {mx.float32: "F32", mx.float16: "F16", mx.bfloat16: "BF16"}
+_BUFFER_CODES = {**_CODES, mx.int32: "I32", mx.int64: "I64"}
 
 
 class MlxAdapter:
-    """Over `model.trainable_parameters()`, named by their dotted paths: 'fc1.weight', 'layers.0.bias'.
+    """Over the trainable parameters, and over buffers if they are asked for, named by their dotted paths: 'fc1.weight',
+    'layers.0.bias'.
 
-    `apply` sets arrays by `Module.update`; MLX keys optimizer state by path, so it survives.
+    `apply` sets arrays by `Module.update`, in the containers that a compiled step holds on to; MLX keys optimizer state by
+    path, so it survives.
     """
 
     framework = "mlx"
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, *, buffers: bool = False) -> None:
         self._model = model
+        self._buffers = buffers
+
+    def _arrays(self) -> tuple[dict[str, mx.array], dict[str, mx.array]]:
+        """(parameters, buffers) that are exchanged."""
+        parts = mlx_parts(self._model)
+        return parts.parameters, {n: b for n, b in parts.buffers.items() if b.dtype in _BUFFER_CODES} if self._buffers else {}
 
     def schema(self) -> Schema:
         """Raises SchemaMismatch for other dtypes, and for two parameters that are one array: the first update would
         untie them."""
-        trainable: list[tuple[str, mx.array]] = tree_flatten(self._model.trainable_parameters())
-        self._refuse_ties({name for name, _ in trainable})
-        refused = sorted(name for name, array in trainable if array.dtype not in _CODES)
+        parameters, buffers = self._arrays()
+        self._refuse_ties(parameters.keys() | buffers.keys())
+        refused = sorted(name for name, array in parameters.items() if array.dtype not in _CODES)
         if refused:
             raise SchemaMismatch(refused, advice=f"only F32, F16 and BF16 parameters are exchanged: {', '.join(refused)}")
-        return Schema(TensorSpec(name, _CODES[array.dtype], tuple(array.shape)) for name, array in trainable)
+        specs = [TensorSpec(name, _CODES[array.dtype], tuple(array.shape)) for name, array in parameters.items()]
+        specs += [TensorSpec(name, _BUFFER_CODES[b.dtype], tuple(b.shape), buffer=True) for name, b in buffers.items()]
+        return Schema(specs)
 
-    def _refuse_ties(self, trainable: set[str]) -> None:
+    def _refuse_ties(self, ours: set[str]) -> None:
         holders: dict[int, list[str]] = {}
         every = tree_flatten(self._model.parameters())  # frozen ones too: a tie to one breaks as well
         for name, array in every:
             holders.setdefault(id(array), []).append(name)
-        tied = sorted(
-            name for names in holders.values() if len(names) > 1 and not trainable.isdisjoint(names) for name in names
-        )
+        tied = sorted(name for names in holders.values() if len(names) > 1 and not ours.isdisjoint(names) for name in names)
         if tied:
             raise SchemaMismatch(
                 tied,
@@ -62,21 +72,30 @@ class MlxAdapter:
             )
 
     def snapshot(self, names: Container[str] | None = None) -> Mapping[str, NDArray[np.generic]]:
-        trainable: list[tuple[str, mx.array]] = tree_flatten(self._model.trainable_parameters())
-        trainable = [(name, array) for name, array in trainable if names is None or name in names]
-        mx.eval([array for _, array in trainable])
-        return {name: _host_view(array) for name, array in trainable}
+        parameters, buffers = self._arrays()
+        wanted = {name: array for name, array in (parameters | buffers).items() if names is None or name in names}
+        mx.eval(list(wanted.values()))
+        return {name: _host_view(array) for name, array in wanted.items()}
 
     def apply(self, tensors: Mapping[str, NDArray[Any]]) -> None:
         check(tensors, (spec for spec in self.schema() if spec.name in tensors))
         arrays = {name: _owned(array) for name, array in tensors.items()}
         # All parameters, in the model's own structure: an unflattened part of it would turn digit keys into lists.
-        tree = tree_map_with_path(lambda path, old: arrays.get(path, old), self._model.trainable_parameters())
+        tree = tree_map_with_path(lambda path, old: arrays.get(path, old), self._model.parameters())
         mx.eval(list(arrays.values()))
         self._model.update(tree)
 
     def warnings(self, mapped: Container[str] | None = None) -> tuple[str, ...]:
-        return warnings_for(self._model, mapped)
+        lines = warnings_for(self._model, mapped)
+        if not self._buffers:
+            return lines
+        parts = mlx_parts(self._model)
+        local = (
+            f"{name} ({str(b.dtype).removeprefix('mlx.core.')})"
+            for name, b in parts.buffers.items()
+            if b.dtype not in _BUFFER_CODES
+        )
+        return lines + warnings_of(local=local, frozen=parts.frozen)
 
 
 class MlxOptimizer:

@@ -15,39 +15,24 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
-from swarm.core.errors import UsageError
 from swarm.learners.layout import Layout, Permute, Rename, Rule, Shape, Split
-
-Framework: TypeAlias = Literal["torch", "mlx", "numpy"]
+from swarm.learners.parts import Framework, bases_of, framework_of, joined, listed, mlx_parts, torch_parts
 
 _CONVS = {f"Conv{n}d" for n in (1, 2, 3)}
 _TRANSPOSED = {f"ConvTranspose{n}d" for n in (1, 2, 3)}
 _RECURRENT = {"RNN", "LSTM", "GRU"}
-_NAMED = 3  # parameters that a warning names
 
 
-def framework_of(model: Any) -> Framework:
-    """Told from the modules of the base classes. Raises UsageError for what is no model."""
-    bases = _bases(model)
-    if ("torch", "Module") in bases:
-        return "torch"
-    if ("mlx", "Module") in bases:  # before dict, which it derives from
-        return "mlx"
-    if isinstance(model, dict) and all(type(value).__module__ == "numpy" for value in model.values()):
-        return "numpy"
-    kind = f"{type(model).__module__}.{type(model).__qualname__}"
-    raise UsageError(f"no adapter for a {kind}: pass a torch.nn.Module, an mlx.nn.Module or a dict of NumPy arrays")
-
-
-def layout_of(model: Any) -> Layout:
-    """The rules for the modules above, of the parameters that are trainable now. What else there is keeps its name and
-    axes, and `warnings_for` says what of that is known not to fit. Raises UsageError for what is no model."""
+def layout_of(model: Any, *, buffers: bool = False) -> Layout:
+    """The rules for the modules above, of the parameters that are trainable now, and of `buffers` if they are exchanged.
+    What else there is keeps its name and axes, and `warnings_for` says what of that is known not to fit. Raises UsageError
+    for what is no model."""
     framework = framework_of(model)
     if framework == "numpy":
         return Layout()
-    shapes = _trainable(model, framework)
+    shapes = _shapes(model, framework, buffers=buffers)
     rules = _torch_rules(model, shapes) if framework == "torch" else _mlx_rules(model, shapes)
     return Layout(tuple(rules))
 
@@ -57,17 +42,17 @@ def _torch_rules(model: Any, shapes: dict[str, Shape]) -> Iterator[Rule]:
         if kind != "MultiheadAttention":
             continue
         for packed, part in (("in_proj_weight", "weight"), ("in_proj_bias", "bias")):
-            if (name := _joined(path, packed)) in shapes:
-                yield Split(name, to=tuple(_joined(path, f"{which}_proj.{part}") for which in ("query", "key", "value")))
+            if (name := joined(path, packed)) in shapes:
+                yield Split(name, to=tuple(joined(path, f"{which}_proj.{part}") for which in ("query", "key", "value")))
         for which in ("query", "key", "value"):  # of different widths, PyTorch too keeps three
-            if (name := _joined(path, f"{which[0]}_proj_weight")) in shapes:
-                yield Rename(name, to=_joined(path, f"{which}_proj.weight"))
+            if (name := joined(path, f"{which[0]}_proj_weight")) in shapes:
+                yield Rename(name, to=joined(path, f"{which}_proj.weight"))
 
 
 def _mlx_rules(model: Any, shapes: dict[str, Shape]) -> Iterator[Rule]:
     found = list(_modules(model, "mlx"))
     sequential = {path for path, kind, _ in found if kind == "Sequential"}
-    axes = {_joined(path, "weight"): order for path, _, order in found if order is not None}
+    axes = {joined(path, "weight"): order for path, _, order in found if order is not None}
     for name, shape in shapes.items():
         canonical = _without_layers(name, sequential)
         order = axes.get(name)
@@ -83,7 +68,7 @@ def _without_layers(name: str, sequential: set[str]) -> str:
     for part in name.split("."):
         if not (part == "layers" and walked in sequential):
             kept.append(part)
-        walked = _joined(walked, part)
+        walked = joined(walked, part)
     return ".".join(kept)
 
 
@@ -97,17 +82,17 @@ def warnings_for(model: Any, mapped: Container[str] | None = None) -> tuple[str,
     framework = framework_of(model)
     if framework == "numpy":
         return ()
-    shapes = _trainable(model, framework)
+    shapes = _shapes(model, framework)
     kinds: dict[_Trouble, list[str]] = {}
     for path, kind, order in _modules(model, framework):
-        name = _joined(path, "weight")
+        name = joined(path, "weight")
         if order is not None and name in shapes and len(order) == len(shapes[name]):
             hidden = tuple(shapes[name][axis] for axis in order) == shapes[name]
             declared = mapped is not None and (framework == "torch" or name in mapped)
             if not declared and (hidden or framework == "mlx"):
                 kinds.setdefault(_Axes(kind, hidden), []).append(f"{name} {_sized(shapes[name])}")
         elif mapped is not None and (kind in _RECURRENT or kind == "MultiheadAttention"):
-            prefix = _joined(path, "")
+            prefix = joined(path, "")
             own = [one for one in shapes if one.startswith(prefix) and "." not in one[len(prefix) :]]
             if kind == "MultiheadAttention":
                 own = [one for one in own if one[len(prefix) :] in ("bias_k", "bias_v")]
@@ -128,7 +113,7 @@ class _Axes:
         other = "MLX" if framework == "torch" else "PyTorch"
         shown = "the shape does not show it" if self.hidden else "the shapes differ"
         advice = "declare a layout ('auto' maps these) if the run may have learners in both"
-        return f"{_listed(names)}: {other} has the axes of {self.kind} in another order, and {shown}; {advice}"
+        return f"{listed(names)}: {other} has the axes of {self.kind} in another order, and {shown}; {advice}"
 
 
 @dataclass(frozen=True)
@@ -140,16 +125,11 @@ class _Alone:
     def line(self, framework: Framework, names: list[str]) -> str:
         other = "MLX" if framework == "torch" else "PyTorch"
         return (
-            f"{_listed(names)}: {other}'s {self.kind} has other parameters, and no layout is known; rules by hand may map them"
+            f"{listed(names)}: {other}'s {self.kind} has other parameters, and no layout is known; rules by hand may map them"
         )
 
 
 _Trouble: TypeAlias = _Axes | _Alone
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
 
 
 def _sized(shape: Shape) -> str:
@@ -159,15 +139,11 @@ def _sized(shape: Shape) -> str:
 # Models, without their frameworks
 
 
-def _bases(value: object) -> set[tuple[str, str]]:
-    return {(base.__module__.partition(".")[0], base.__name__) for base in type(value).__mro__}
-
-
 def _modules(model: Any, framework: Framework) -> Iterator[tuple[str, str, Shape | None]]:
     """(path, kind, order): the modules of known kinds, sorted by path. `order`: the axes of the parameter 'weight' that
     turn it into the other framework's order, if that is another one; in MLX, Permute's `axes`."""
     for path, module in sorted(model.named_modules(), key=lambda item: str(item[0])):
-        names = {name for root, name in _bases(module) if root == framework}
+        names = {name for root, name in bases_of(module) if root == framework}
         for kind in sorted(names & (_CONVS | _TRANSPOSED | _RECURRENT | {"Bilinear", "MultiheadAttention", "Sequential"})):
             yield str(path), kind, _order(kind, framework)
 
@@ -184,22 +160,8 @@ def _order(kind: str, framework: Framework) -> Shape | None:
     return (last, 0, *range(1, last)) if framework == "mlx" else (1, *range(2, rank), 0)
 
 
-def _trainable(model: Any, framework: Framework) -> dict[str, Shape]:
-    """Shapes of the trainable parameters by name; one that has none yet is left out."""
-    if framework == "torch":
-        named = ((name, one) for name, one in model.named_parameters() if one.requires_grad)
-        return {name: tuple(one.shape) for name, one in named if not hasattr(one, "materialize")}
-    return {name: tuple(array.shape) for name, array in _leaves(model.trainable_parameters())}
-
-
-def _leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """MLX's trees of dicts and lists, named as its tree_flatten does."""
-    if isinstance(tree, dict | list | tuple):
-        for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
-            yield from _leaves(value, _joined(path, str(key)))
-    else:
-        yield path, tree
-
-
-def _joined(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
+def _shapes(model: Any, framework: Framework, *, buffers: bool = False) -> dict[str, Shape]:
+    """Shapes of the parameters that are trained, and of buffers, by name; one that has none yet is left out."""
+    parts = torch_parts(model) if framework == "torch" else mlx_parts(model)
+    named = parts.parameters | (parts.buffers if buffers else {})
+    return {name: tuple(one.shape) for name, one in named.items() if not hasattr(one, "materialize")}

@@ -14,53 +14,80 @@ from numpy.typing import NDArray
 from swarm.core.errors import DeviceUnavailable, SchemaMismatch, UsageError
 from swarm.learners import optimizers
 from swarm.learners.modules import warnings_for
+from swarm.learners.parts import torch_parts, warnings_of
 from swarm.tensors.payload import check
 from swarm.tensors.precision import BF16
 from swarm.tensors.schema import Schema, TensorSpec
 
 _CODES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+_BUFFER_CODES = {**_CODES, torch.int32: "I32", torch.int64: "I64"}
 
 
 class TorchAdapter:
-    """Over the parameters that require a gradient; a tied one is listed once, under the first of its names.
+    """Over the parameters that require a gradient, and over persistent buffers if they are asked for; a tied one is listed
+    once, under the first of its names.
 
-    `apply` writes into the parameters, which are never replaced: optimizer state keyed by them survives, and tied
-    aliases follow.
+    `apply` writes into the tensors, which are never replaced: optimizer state keyed by them survives, tied aliases follow,
+    and a compiled model sees the new values.
     """
 
     framework = "torch"
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: torch.nn.Module, *, buffers: bool = False) -> None:
         self._model = model
+        self._buffers = buffers
 
-    def _parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
-        return ((name, p) for name, p in self._model.named_parameters() if p.requires_grad)
+    def _tensors(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        """(parameters, buffers) that are exchanged."""
+        parts = torch_parts(self._model)
+        return parts.parameters, {n: b for n, b in parts.buffers.items() if _exchanged(b)} if self._buffers else {}
 
     def schema(self) -> Schema:
-        refused = sorted(
+        parameters, buffers = self._tensors()
+        refused = [
             name
-            for name, p in self._parameters()
+            for name, p in parameters.items()
             if torch.nn.parameter.is_lazy(p) or p.dtype not in _CODES or p.layout != torch.strided
-        )
+        ]
+        refused += [name for name, b in buffers.items() if torch.nn.parameter.is_lazy(b)]
         if refused:
             raise SchemaMismatch(
-                refused,
-                advice=f"only initialised, dense F32, F16 and BF16 parameters are exchanged: {', '.join(refused)}",
+                sorted(refused),
+                advice=f"only initialised, dense F32, F16 and BF16 parameters are exchanged: {', '.join(sorted(refused))}",
             )
-        return Schema(TensorSpec(name, _CODES[p.dtype], tuple(p.shape)) for name, p in self._parameters())
+        specs = [TensorSpec(name, _CODES[p.dtype], tuple(p.shape)) for name, p in parameters.items()]
+        specs += [TensorSpec(name, _BUFFER_CODES[b.dtype], tuple(b.shape), buffer=True) for name, b in buffers.items()]
+        return Schema(specs)
 
     def snapshot(self, names: Container[str] | None = None) -> Mapping[str, NDArray[np.generic]]:
-        return {name: _host_view(p) for name, p in self._parameters() if names is None or name in names}
+        parameters, buffers = self._tensors()
+        return {name: _host_view(one) for name, one in (parameters | buffers).items() if names is None or name in names}
 
     def apply(self, tensors: Mapping[str, NDArray[Any]]) -> None:
         check(tensors, (spec for spec in self.schema() if spec.name in tensors))
+        parameters, buffers = self._tensors()
         with torch.no_grad():
-            for name, parameter in self._parameters():
+            for name, one in (parameters | buffers).items():
                 if name in tensors:
-                    parameter.copy_(_borrowed(tensors[name]))
+                    one.copy_(_borrowed(tensors[name]))
 
     def warnings(self, mapped: Container[str] | None = None) -> tuple[str, ...]:
-        return warnings_for(self._model, mapped)
+        lines = warnings_for(self._model, mapped)
+        if not self._buffers:
+            return lines
+        parts = torch_parts(self._model)
+        local = (f"{name} ({str(b.dtype).removeprefix('torch.')})" for name, b in parts.buffers.items() if not _exchanged(b))
+        return lines + warnings_of(local=local, frozen=parts.frozen)
+
+
+def _exchanged(buffer: torch.Tensor) -> bool:
+    """A lazy one is not left out, but refused: it has no shape yet. Of an expanded one several elements are one, and
+    nothing can be written into it."""
+    if torch.nn.parameter.is_lazy(buffer):
+        return True
+    if buffer.dtype not in _BUFFER_CODES or buffer.layout != torch.strided:
+        return False
+    return not any(step == 0 and n > 1 for step, n in zip(buffer.stride(), buffer.shape, strict=True))
 
 
 class TorchOptimizer:

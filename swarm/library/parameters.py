@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from swarm.core.errors import PayloadMissing, UsageError
 from swarm.exchange import Exchange
 from swarm.learners.layout import Layout
 from swarm.learners.select import adapter_for
 from swarm.library.place import Place, found, opened
-from swarm.library.waiting import in_time, wait_for
+from swarm.library.waiting import wait_for
+from swarm.mailbox.waiting import in_time
+from swarm.runtime.parameters import committed
 from swarm.tensors.schema import Schema, check_equal
 
 
@@ -33,37 +34,8 @@ def align(model: Any, *, mailbox: Place = None, run: str, layout: Layout | str |
         manifest = await in_time(store, found(store, run))
         check_equal(schema, Schema(manifest.tensors))
         exchange = Exchange(store, manifest)
-        return await in_time(store, newest(exchange) if round is None else _kept(exchange, round))
+        return await in_time(store, committed(exchange, round))
 
     found_round, theta = wait_for(fetch())
     adapter.apply(theta)
     return found_round
-
-
-async def _kept(exchange: Exchange, round: int) -> tuple[int, Mapping[str, NDArray[np.generic]]]:
-    every = await exchange.checkpoints()
-    if round in every:
-        return round, await exchange.fetch_checkpoint(round)
-    if round == await exchange.newest_round():
-        now = await newest(exchange)
-        if now[0] == round:  # else another one was committed meanwhile
-            return now
-    kept = ", ".join(map(str, every)) or "none"
-    raise UsageError(
-        f"no parameters were kept after round {round} of {exchange.manifest.name}; rounds with a checkpoint: {kept}"
-    )
-
-
-async def newest(exchange: Exchange) -> tuple[int, Mapping[str, NDArray[np.generic]]]:
-    """(the newest round, the committed parameters of every fragment after it). Raises PayloadMissing, PayloadCorrupt."""
-    while True:
-        round = await exchange.newest_round()
-        theta: dict[str, NDArray[np.generic]] = {}
-        try:
-            for fragment, record in enumerate(await exchange.newest_records(round)):
-                theta |= await exchange.fetch(fragment, exchange.theta_ref(fragment, record))
-        except PayloadMissing:
-            if await exchange.newest_round() == round:
-                raise
-            continue  # rounds were committed meanwhile, and the payload was swept
-        return round, theta

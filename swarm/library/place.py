@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from swarm.core.errors import MailboxAway, MailboxCorrupt, RunConfigMismatch, RunError, RunNotFound, UsageError
 from swarm.core.events import WorkerEvent
+from swarm.core.fragments import fitted
 from swarm.core.ids import is_learner_id
 from swarm.core.naming import run_id_of
 from swarm.core.options import differences
@@ -16,9 +17,9 @@ from swarm.core.records import Manifest, TaskRef
 from swarm.core.specs import DiLoCo
 from swarm.exchange import create_run
 from swarm.host.settings import mailbox_location
-from swarm.library.waiting import in_time
 from swarm.mailbox import init_mailbox, open_mailbox
 from swarm.mailbox.contract import Mailbox
+from swarm.mailbox.waiting import in_time
 from swarm.runtime.patience import Patience
 from swarm.tape import manifest_sha256, nonce, read_manifest, run_ids
 from swarm.tasks.registry import LIBRARY
@@ -128,7 +129,7 @@ def draft(
         return Manifest(
             run=run_id_of(name),
             name=name,
-            algorithm=algorithm,
+            algorithm=fitted(algorithm, schema),
             task=TaskRef(name=LIBRARY, options={"model": model}),
             tensors=tuple(schema),
             schema_sha256=schema.digest,
@@ -147,7 +148,9 @@ def check_fits(manifest: Manifest, *, schema: Schema, algorithm: DiLoCo | None, 
     """Raises SchemaMismatch naming every parameter, RunConfigMismatch naming every field in which the run is another one than
     is meant here; what is None here is as the run has it."""
     check_equal(schema, Schema(manifest.tensors))
-    differing = list(differences(algorithm, manifest.algorithm)) if algorithm is not None else []
+    differing = []
+    if algorithm is not None:  # both as they are with these parameters: a run that another version made may say what was asked
+        differing = differences(fitted(algorithm, schema), fitted(manifest.algorithm, schema))
     if rounds is not None and rounds != manifest.rounds:
         differing.append(f"rounds is {rounds} here, {manifest.rounds} in the run")
     if differing:

@@ -29,10 +29,11 @@ import psutil
 
 from swarm import __version__
 from swarm.core.errors import RunEnded, RunNotFound, UsageError
-from swarm.core.events import Created
+from swarm.core.events import Created, Trouble
 from swarm.core.ids import learner_id as check_learner_id
 from swarm.core.ids import learner_id_from_host
 from swarm.core.records import LearnerRecord, Manifest, Role
+from swarm.core.sentences import fewer_fragments
 from swarm.core.specs import DiLoCo
 from swarm.host.identity import holder, identity, machine_name, process_alive, process_gone
 from swarm.host.paths import checkpoints_dir
@@ -218,6 +219,8 @@ class Session:
         check_fits(there, schema=schema, algorithm=self._algorithm, rounds=self._rounds)
         if new:
             emit(Created(run=there.run, name=there.name))
+            if self._algorithm is not None and (fewer := fewer_fragments(self._algorithm, there.algorithm)):
+                emit(Trouble(message=fewer))
         return there
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

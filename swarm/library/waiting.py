@@ -8,11 +8,7 @@ from concurrent.futures import Future
 from threading import Thread
 from typing import Any, TypeVar
 
-from swarm.core.errors import MailboxUnavailable
-from swarm.mailbox.contract import Mailbox
-
 T = TypeVar("T")
-PATIENCE_S = 20.0  # for the first answer of a mailbox: a disk that sleeps takes some seconds
 
 
 def wait_for(work: Coroutine[Any, Any, T]) -> T:
@@ -40,15 +36,3 @@ def wait_for(work: Coroutine[Any, Any, T]) -> T:
             loop, task = begun.result()
             loop.call_soon_threadsafe(task.cancel)
         raise
-
-
-async def in_time(mailbox: Mailbox, work: Coroutine[Any, Any, T]) -> T:
-    """What `work` gives. Raises MailboxUnavailable once a call has not been answered for PATIENCE_S."""
-    task = asyncio.ensure_future(work)
-    try:
-        while not (await asyncio.wait({task}, timeout=0.5))[0]:
-            if mailbox.outstanding_s() >= PATIENCE_S:
-                raise MailboxUnavailable(f"{mailbox.location} has not answered for {PATIENCE_S:.0f} s: is the share reachable?")
-    finally:
-        task.cancel()
-    return task.result()

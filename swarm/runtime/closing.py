@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from swarm.core.acceptance import late, sort_out
+from swarm.core.acceptance import late
 from swarm.core.errors import MailboxMoved
 from swarm.core.records import INIT, Claim, LearnerRecord, Participant, Rejected, RoundRecord, Snapshot
 from swarm.core.rounds import ClaimView, my_claim, next_claim, weight
 from swarm.core.specs import Algorithm
 from swarm.exchange import Exchange
 from swarm.runtime.handoff import Tensors
-from swarm.runtime.merging import Counted, Merger
+from swarm.runtime.merging import Counted, Merged, Merger
 
 
 @dataclass(frozen=True)
@@ -46,18 +46,20 @@ class Closer:
     async def close(
         self,
         round: int,
-        snapshots: Mapping[str, Snapshot | None],
+        sorted_out: tuple[Sequence[Snapshot], Sequence[Rejected]],
         *,
         before: RoundRecord | None,
-        theta_sha256: str,
         theta: Tensors,
         control: int,
         waited_s: float,
         quorum_waited_s: float,
+        reason: str,
+        clients: tuple[str, ...] = (),
     ) -> Closed | None:
-        """Merge and commit; None if another syncer committed first. `before`: the fragment's newest record, None at Θ⁰.
-        `theta`: its parameters, which stay as they are. Raises MailboxMoved, before anything is written, if the round before
-        is not there as this exchange knows it."""
+        """Merge and commit; None if another syncer committed first. `sorted_out`: the snapshots that may count, sorted by unit,
+        and the others. `before`: the fragment's newest record, None at Θ⁰. `theta`: its parameters, which stay as they are.
+        `reason`: why it closes now. `clients`: private ones of FedAvg, for the next round. Raises MailboxMoved, before anything
+        is written, if the round before is not there as this exchange knows it."""
         exchange, spec = self.exchange, self.exchange.manifest.algorithm
         started_s = asyncio.get_running_loop().time()
         fragment = exchange.schedule.fragment(round)
@@ -68,14 +70,7 @@ class Closer:
                 raise MailboxMoved(f"{exchange.keys.round(round - 1)}: gone: a round cannot follow it")
             came_late = late(await exchange.mailbox.list(exchange.keys.snapshots(round - 1)), previous)
         parent = await exchange.parent_of(round)
-        accepted, rejected = sort_out(
-            snapshots,
-            round=round,
-            fragment=fragment,
-            base_sha256=theta_sha256,
-            schema_sha256=exchange.schema.digest,
-            dtype=spec.delta_dtype,
-        )
+        accepted, rejected = sorted_out
         merger = Merger(exchange, round=round, theta=theta, before=before)
         merged = await merger.merge(accepted)
         # Payloads come before the record: whoever sees that one can fetch them.
@@ -89,7 +84,7 @@ class Closer:
             step=exchange.schedule.step(round),
             version=round if merged else (INIT if before is None else before.version),
             parent=parent,
-            participants=tuple(_participant(each, spec) for each in merged.counted) if merged else (),
+            participants=_participants(merged, merger, spec),
             rejected=(*rejected, *merger.rejected, *came_late),
             theta=theta_ref,
             outer=outer_ref,
@@ -98,11 +93,18 @@ class Closer:
             control=control,
             waited_s=waited_s,
             quorum_waited_s=quorum_waited_s,
+            reason=reason if merged or not merger.weightless else f"{reason}, without any samples",
+            clients=clients,
             close_s=asyncio.get_running_loop().time() - started_s,
         )
         if not await exchange.commit(record):
             return None
         return Closed(record=record, theta=merged.theta if merged else None)
+
+
+def _participants(merged: Merged | None, merger: Merger, spec: Algorithm) -> tuple[Participant, ...]:
+    counted = [*(merged.counted if merged else ()), *(Counted(snapshot, 0.0) for snapshot in merger.weightless)]
+    return tuple(_participant(each, spec) for each in sorted(counted, key=lambda each: each.snapshot.unit))
 
 
 def _participant(counted: Counted, spec: Algorithm) -> Participant:

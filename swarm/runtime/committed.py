@@ -24,10 +24,13 @@ class Committed:
         self.theta: dict[int, tuple[str, Tensors]] = {}  # by fragment, as held: SHA-256 of the payload, parameters
 
     @property
+    def newest_record(self) -> RoundRecord | None:
+        return self.records[self.exchange.schedule.fragment(self.newest)] if self.newest >= 0 else None
+
+    @property
     def control(self) -> int:
         """How many control records the newest round record names."""
-        record = self.records[self.exchange.schedule.fragment(self.newest)] if self.newest >= 0 else None
-        return 0 if record is None else record.control
+        return 0 if self.newest_record is None else self.newest_record.control
 
     def ref(self, fragment: int) -> PayloadRef:
         return self.exchange.theta_ref(fragment, self.records[fragment])

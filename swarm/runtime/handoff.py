@@ -29,6 +29,18 @@ class Publication:
     train_loss: float | None
     seconds_s: float
     flaw: str = ""  # the parameter whose delta is not finite
+    unit: str = ""  # whose it is; "": the learner's own
+    claim: int = 0  # on the unit
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A client that is to be trained by this learner."""
+
+    round: int
+    unit: str
+    claim: int
 
 
 @dataclass(frozen=True)
@@ -82,6 +94,8 @@ class Handoff:
     _evals: deque[EvalRecord] = field(default_factory=deque)
     _flush: bool = False
     _paused: bool = False
+    _free: bool = False  # the training thread waits for a client to train
+    _assigned: Assignment | None = None
     _hurry: int = -1  # the round that is to be reported to with what there is
     _ended: str | None = None
     _error: BaseException | None = None
@@ -116,8 +130,17 @@ class Handoff:
     def wait(self, timeout_s: float) -> None:
         """Until something may have changed, at most `timeout_s`."""
         with self._changed:
-            if not self._inbox and self._ended is None and self._error is None:
+            if not self._inbox and self._assigned is None and self._ended is None and self._error is None:
                 self._changed.wait(timeout_s)
+
+    def assignment(self) -> Assignment | None:
+        """A client to train; if there is none yet, one is asked for."""
+        with self._changed:
+            assigned, self._assigned = self._assigned, None
+            asked, self._free = self._free, assigned is None
+        if assigned is None and not asked:
+            self.wake()
+        return assigned
 
     def evaluated(self, record: EvalRecord) -> None:
         with self._changed:
@@ -145,6 +168,17 @@ class Handoff:
         return self._hurry == round
 
     # Communication thread
+
+    @property
+    def free(self) -> bool:
+        """Whether the training thread waits for a client, and has taken over all that was committed."""
+        with self._changed:
+            return self._free and not self._inbox and self._assigned is None
+
+    def assign(self, assignment: Assignment) -> None:
+        with self._changed:
+            self._assigned, self._free = assignment, False
+            self._changed.notify_all()
 
     def outgoing(self) -> Publication | None:
         """The next publication: it stays until `published`, so that a failed attempt is repeated."""

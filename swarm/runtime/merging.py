@@ -1,8 +1,11 @@
 """Merging what was accepted for a round, and the outer step: tensor by tensor, while it is read and written.
 
-A closer holds the sums and the new parameters, which take each other's place; of contributions and of momenta no more than a
-part at a time. Whether a contribution is what its hash says is known only once all of it was merged: if it is not, the sums
-are worthless, and it is begun again without it. Nothing of that is seen by anybody: the record comes last.
+A closer holds the sums and the new parameters, which take each other's place; of contributions and of the outer state no more
+than a part at a time. Whether a contribution is what its hash says is known only once all of it was merged: if it is not, the
+sums are worthless, and it is begun again without it. Nothing of that is seen by anybody: the record comes last.
+
+For a mean contributions are read one after the other. For a median or a trimmed mean all of them are read side by side, and of
+each no more than its part of PART_BYTES, or its largest tensor: K of these, that is, of K contributions.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import contextlib
 import functools
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
 
@@ -25,12 +28,28 @@ from swarm.core.errors import (
 )
 from swarm.core.records import PayloadRef, Rejected, RejectReason, RoundRecord, Snapshot
 from swarm.core.rounds import weight
+from swarm.core.specs import FedAvg
 from swarm.exchange import Exchange
+from swarm.mailbox.contract import PART_BYTES
 from swarm.runtime.handoff import Tensors
 from swarm.tensors.codec import payload_specs
 from swarm.tensors.commit import OuterStep, commit
 from swarm.tensors.fold import Fold, is_embedding
 from swarm.tensors.payload import check
+from swarm.tensors.robust import Robust
+
+Parameters: TypeAlias = Mapping[str, Mapping[str, NDArray[Any]]]
+"""Parameter -> its arrays in a payload."""
+
+_FLAWS: dict[type[Exception], RejectReason] = {
+    PayloadMissing: "missing",
+    PayloadCorrupt: "corrupt",
+    MailboxCorrupt: "corrupt",
+    HeaderError: "schema",
+    SchemaMismatch: "schema",
+    NotFinite: "nonfinite",
+}
+"""What is wrong with a contribution that raises one of these."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +64,9 @@ class Counted:
 class Merged:
     theta: Tensors
     theta_ref: PayloadRef
-    outer_ref: PayloadRef
+    outer_ref: PayloadRef | None  # None if the outer optimizer keeps nothing
     update_ref: PayloadRef | None
-    counted: tuple[Counted, ...]
+    counted: tuple[Counted, ...]  # sorted by unit
 
 
 class Merger:
@@ -60,36 +79,31 @@ class Merger:
         self.fragment = exchange.schedule.fragment(round)
         self.specs = [exchange.schema[name] for name in exchange.plan[self.fragment]]
         self.rejected: list[Rejected] = []
+        self.weightless: list[Snapshot] = []
+        """Accepted ones of a weight of zero, sorted by unit: they took part, add nothing, and are not read."""
         self._how = OuterStep.of(self.spec)
 
     async def merge(self, accepted: Sequence[Snapshot]) -> Merged | None:
-        """The new parameters, momenta and update, written; None if nothing counts. `accepted`, sorted by unit. What turns out
-        not to count is in `rejected`. Raises PayloadMissing, PayloadCorrupt, HeaderError and SchemaMismatch for a damaged
-        momentum: nothing can be merged without it."""
-        left = list(accepted)
-        fold: Fold | None = None
-        exact = self.spec.max_delta_norm is not None  # norms decide something
+        """The new parameters, outer state and update, written; None if nothing counts: there is nobody, or only `weightless`.
+        `accepted`, sorted by unit. What turns out not to count is in `rejected`. Raises PayloadMissing, PayloadCorrupt,
+        HeaderError and SchemaMismatch for a damaged outer state: nothing can be merged without it."""
+        left = [snapshot for snapshot in accepted if self._weight(snapshot)]
+        self.weightless = [snapshot for snapshot in accepted if not self._weight(snapshot)]
+        sums: Fold | Robust | None = None
+        exact = self.spec.max_delta_norm is not None or self.spec.merge in ("median", "trimmed")  # norms decide something
         await self.exchange.make_room(sum(4 * spec.size for spec in self.specs))
         while left:
-            weights = [weight(self.spec, tokens=s.tokens, steps=s.steps) for s in left]
-            if fold is None:
-                fold = Fold(
-                    self.specs,
-                    weights,
-                    merge=self.spec.merge,
-                    dtype=self.spec.delta_dtype,
-                    embeddings=frozenset(spec.name for spec in self.specs if is_embedding(spec)),
-                    norms=exact,
-                )
+            sums = self._begin(sums, left, exact=exact)
+            if isinstance(sums, Robust):
+                refused = await self._side_by_side(sums, left)
             else:
-                fold.restart(weights, norms=exact)
-            refused = await self._fold(fold, left)
+                refused = await self._fold(sums, left)
             if refused:
                 left = [snapshot for snapshot in left if snapshot not in refused]
                 continue
-            norms = fold.norms
+            norms = sums.norms
             try:
-                theta, outer_ref, update = await self._step(fold)
+                theta, outer_ref, update = await self._step(sums)
             except NotFinite:  # finite deltas, whose sum with Θ or m is not: without the largest it may be
                 if not exact and len(left) > 1:
                     exact = True  # every closer must find the same one: once more
@@ -101,6 +115,31 @@ class Merger:
             counted = tuple(Counted(snapshot, norm) for snapshot, norm in zip(left, norms, strict=True))
             return Merged(theta, theta_ref, outer_ref, update_ref, counted)
         return None
+
+    def _weight(self, snapshot: Snapshot) -> float:
+        return weight(self.spec, tokens=snapshot.tokens, steps=snapshot.steps)
+
+    def _begin(self, sums: Fold | Robust | None, left: Sequence[Snapshot], *, exact: bool) -> Fold | Robust:
+        """Sums for these contributions, in the memory of those before."""
+        spec, weights = self.spec, [self._weight(snapshot) for snapshot in left]
+        match sums:
+            case Robust():
+                sums.restart(len(left))
+                return sums
+            case Fold():
+                sums.restart(weights, norms=exact)
+                return sums
+        if isinstance(spec, FedAvg) and spec.merge != "mean":
+            trim = spec.trim if spec.merge == "trimmed" else None
+            return Robust(self.specs, len(left), trim=trim, dtype=spec.delta_dtype)
+        return Fold(
+            self.specs,
+            weights,
+            merge="rda" if spec.merge == "rda" else "mean",
+            dtype=spec.delta_dtype,
+            embeddings=frozenset(spec.name for spec in self.specs if is_embedding(spec)),
+            norms=exact,
+        )
 
     async def _fold(self, fold: Fold, snapshots: Sequence[Snapshot]) -> list[Snapshot]:
         """Add all of them up; those that must not count, after which the sums are worthless. The others are looked at all the
@@ -117,46 +156,95 @@ class Merger:
 
     async def _add(self, fold: Fold, k: int, snapshot: Snapshot) -> RejectReason | None:
         """Add the fold's `k`-th contribution; why it cannot count, None if it does."""
-        exchange, limit = self.exchange, self.spec.max_delta_norm
-        specs = {spec.name: spec for spec in self.specs}
-        wanted = payload_specs(self.specs, snapshot.dtype)
-        owner = {name: spec.name for spec in self.specs for name, _, _ in payload_specs([spec], snapshot.dtype)}
 
-        def add(parameters: Mapping[str, Mapping[str, NDArray[Any]]]) -> None:
+        def add(parameters: Parameters) -> None:
             for name, tensors in parameters.items():
-                check(tensors, [specs[name]], snapshot.dtype)
+                self._check(name, tensors)
                 fold.add(name, tensors)
 
         try:
-            stream = exchange.stream(exchange.delta_key(snapshot), snapshot.payload, wanted, owner)
-            async with contextlib.aclosing(stream) as read:
+            async with contextlib.aclosing(self._read(snapshot)) as read:
                 async for parameters in read:
-                    await exchange.offload(functools.partial(add, parameters))
-                    # Else a long merge would look stuck, and be overtaken.
-                    exchange.progress_bytes += sum(specs[name].size_bytes for name in parameters)
-        except PayloadMissing:
-            return "missing"
-        except (PayloadCorrupt, MailboxCorrupt):
-            return "corrupt"
-        except (HeaderError, SchemaMismatch):
-            return "schema"
-        except NotFinite:
-            return "nonfinite"
-        return "norm" if limit is not None and fold.norms[k] > limit else None
+                    await self.exchange.offload(functools.partial(add, parameters))
+                    self._moved(parameters)
+        except tuple(_FLAWS) as error:
+            return _reason(error)
+        return "norm" if self._too_long(fold.norms[k]) else None
+
+    async def _side_by_side(self, robust: Robust, snapshots: Sequence[Snapshot]) -> list[Snapshot]:
+        """The same, a part of all of them at a time."""
+        reasons: dict[int, RejectReason] = {}
+
+        def look(k: int, parameters: Parameters) -> None:
+            for name, tensors in parameters.items():
+                self._check(name, tensors)
+                robust.look(k, name, tensors)
+
+        def add(parts: Sequence[Parameters]) -> None:
+            for name in parts[0]:
+                robust.add(name, [part[name] for part in parts])
+
+        async with contextlib.AsyncExitStack() as stack:
+            reads: dict[int, AsyncGenerator[Parameters, None]] = {}
+            for k, snapshot in enumerate(snapshots):
+                part_bytes = PART_BYTES // len(snapshots)
+                reads[k] = await stack.enter_async_context(contextlib.aclosing(self._read(snapshot, part_bytes=part_bytes)))
+            while reads:
+                parts: list[Parameters] = []
+                for k, read in list(reads.items()):
+                    try:
+                        parameters = await anext(read, None)
+                        if parameters is None:  # all of it was read, and is what its hash says
+                            del reads[k]
+                            continue
+                        await self.exchange.offload(functools.partial(look, k, parameters))
+                    except tuple(_FLAWS) as error:
+                        reasons[k] = _reason(error)
+                        del reads[k]
+                        continue
+                    parts.append(parameters)
+                    self._moved(parameters)
+                if parts and not reasons:
+                    await self.exchange.offload(functools.partial(add, parts))
+        for k, norm in enumerate(robust.norms):
+            if k not in reasons and self._too_long(norm):
+                reasons[k] = "norm"
+        for k in sorted(reasons):
+            self._refuse(snapshots[k], reasons[k])
+        return [snapshots[k] for k in sorted(reasons)]
+
+    def _read(self, snapshot: Snapshot, *, part_bytes: int | None = None) -> AsyncGenerator[Parameters, None]:
+        """A contribution's payload, as Exchange.stream gives it. `part_bytes`: it is read beside others."""
+        wanted = payload_specs(self.specs, snapshot.dtype)
+        owner = {name: spec.name for spec in self.specs for name, _, _ in payload_specs([spec], snapshot.dtype)}
+        key = self.exchange.delta_key(snapshot)
+        if part_bytes is None:
+            return self.exchange.stream(key, snapshot.payload, wanted, owner)
+        return self.exchange.stream(key, snapshot.payload, wanted, owner, canonical=True, limit_bytes=part_bytes)
+
+    def _check(self, name: str, tensors: Mapping[str, NDArray[Any]]) -> None:
+        check(tensors, [self.exchange.schema[name]], self.spec.delta_dtype)
+
+    def _too_long(self, norm: float) -> bool:
+        return self.spec.max_delta_norm is not None and norm > self.spec.max_delta_norm
+
+    def _moved(self, parameters: Parameters) -> None:
+        """Else a long merge would look stuck, and be overtaken."""
+        self.exchange.progress_bytes += sum(self.exchange.schema[name].size_bytes for name in parameters)
 
     def _refuse(self, snapshot: Snapshot, reason: RejectReason) -> None:
         self.rejected.append(Rejected(learner=snapshot.learner, unit=snapshot.unit, reason=reason, round=self.round))
 
-    async def _step(self, fold: Fold) -> tuple[dict[str, NDArray[Any]], PayloadRef, dict[str, NDArray[Any]]]:
-        """(new parameters, reference of the outer payload, update). Momenta are read, stepped and written one by one. Raises
-        NotFinite for numbers that are not."""
+    async def _step(self, sums: Fold | Robust) -> tuple[dict[str, NDArray[Any]], PayloadRef | None, dict[str, NDArray[Any]]]:
+        """(new parameters, reference of the outer payload, update). The outer state is read, stepped and written tensor by
+        tensor. Raises NotFinite for numbers that are not."""
         exchange = self.exchange
         specs = {spec.name: spec for spec in self.specs}
         theta: dict[str, NDArray[Any]] = {}
         update: dict[str, NDArray[Any]] = {}
 
         def step(name: str, kept: Mapping[str, NDArray[Any]] | None) -> Mapping[str, NDArray[Any]]:
-            stepped = commit(specs[name], self._how, theta=self.theta[name], outer=kept, delta=fold.result(name), in_place=True)
+            stepped = commit(specs[name], self._how, theta=self.theta[name], outer=kept, delta=sums.result(name), in_place=True)
             theta[name] = stepped.theta
             update.update(stepped.update)
             return stepped.outer
@@ -168,19 +256,29 @@ class Merger:
                     exchange.progress_bytes += theta[name].nbytes
                     yield come
 
-        outer_ref = await exchange.store_growing(self.round, self._how.outer_specs(self.specs), outer)
-        return theta, outer_ref, update
+        named = self._how.outer_specs(self.specs)
+        if named:
+            return theta, await exchange.store_growing(self.round, named, outer), update
+        async for _ in outer():
+            pass
+        return theta, None, update
 
     async def _outer(self) -> AsyncGenerator[tuple[str, Mapping[str, NDArray[Any]] | None], None]:
-        """(parameter, its momentum and master as they are) of every parameter; None at Θ⁰."""
-        ref = None if self.before is None else self.before.outer
-        if ref is None:
-            for spec in self.specs:
-                yield spec.name, None
-            return
-        key, wanted = self.exchange.key_of(self.fragment, ref), self._how.outer_specs(self.specs)
+        """(parameter, what is kept for it, as it was) of every parameter; None at Θ⁰, and for one for which nothing is."""
+        wanted = self._how.outer_specs(self.specs)
         owner = {name: spec.name for spec in self.specs for name, _, _ in self._how.outer_specs([spec])}
+        ref = None if self.before is None or not wanted else self.before.outer
+        for spec in self.specs:
+            if ref is None or spec.name not in owner.values():
+                yield spec.name, None
+        if ref is None:
+            return
+        key = self.exchange.key_of(self.fragment, ref)
         async with contextlib.aclosing(self.exchange.stream(key, ref, wanted, owner, written=True)) as read:
             async for parameters in read:
                 for name, kept in parameters.items():
                     yield name, kept
+
+
+def _reason(error: Exception) -> RejectReason:
+    return next(reason for kind, reason in _FLAWS.items() if isinstance(error, kind))

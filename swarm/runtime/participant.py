@@ -29,8 +29,9 @@ from swarm.core.records import Beat, Claim, Control, LearnerRecord, PayloadRef, 
 from swarm.exchange import Exchange
 from swarm.runtime.closing import Closer
 from swarm.runtime.committed import Committed
-from swarm.runtime.handoff import Aligned, Handoff, Tensors, Verdict, verdict
+from swarm.runtime.handoff import Aligned, Assignment, Handoff, Tensors, Verdict, verdict
 from swarm.runtime.membership import Pulse, take
+from swarm.runtime.parameters import advised
 from swarm.runtime.patience import BACKOFF_S, Patience, jittered
 from swarm.runtime.reports import Reports
 from swarm.runtime.upkeep import Upkeep
@@ -118,9 +119,9 @@ class Participant:
         self._beating = asyncio.create_task(self._pulse.run(at_once=False))
         try:
             await self._patience.through(self._committed.load)
-        except PayloadMissing:
+        except (PayloadMissing, PayloadCorrupt) as error:
             await self._patience.through(self._check_not_deleted)
-            raise
+            raise await advised(self.exchange, error) from None
         self._phase = None
         await self._patience.through(self._pulse.beat)  # from now on it is waited for
         self.emit(
@@ -189,7 +190,7 @@ class Participant:
                     trouble, since_s = str(error), loop.time()
                     self.emit(Trouble(message=trouble))
                 elif loop.time() - since_s > (spec.keep_s if isinstance(error, PayloadMissing) else 3 * spec.lease_s):
-                    raise
+                    raise await advised(self.exchange, error) from None
                 await asyncio.sleep(jittered(backoff_s))
                 backoff_s = min(backoff_s * 2, BACKOFF_S[1])
                 continue
@@ -214,7 +215,7 @@ class Participant:
         reason = self._end_reason()
         if reason is not None:
             return reason
-        await self._watch.observe(self.newest + 1)
+        await self._watch.observe(self.newest + 1, self._committed.newest_record)
         incarnation = self._watch.incarnation(self.me.learner)
         if incarnation > self.me.incarnation:
             raise Superseded(self.me.learner, incarnation)
@@ -222,6 +223,8 @@ class Participant:
             self._present = len(self._controls)  # no round record will ever name them
             self._heed()
         closed = await self._maybe_close()
+        if not closed:
+            await self._bid()
         return self._end_reason() if closed else None
 
     @property
@@ -285,6 +288,8 @@ class Participant:
         self._committed.take(record, theta)
         self._watch.closed(record)
         self.emit(round_closed(record, self.exchange.manifest.algorithm, rounds=self._effect.rounds))
+        for unit in sorted({r.unit for r in record.rejected if r.differs}):
+            self.emit(Trouble(message=f"{unit}: two learners trained it to different bytes: replay is not exact"))
         said = verdict(record, self.me.learner)
         aligned = Aligned(
             newest=record.round,
@@ -327,6 +332,23 @@ class Participant:
             finally:
                 self._fetching = ()
 
+    async def _bid(self) -> None:
+        """Claim a client to train, if the training thread waits for one."""
+        watch, round = self._watch, self.newest + 1
+        claim = Claim(round=round, learner=self.me.learner, incarnation=self.me.incarnation)
+        lost = set()
+        try:
+            while self.handoff.free and (bid := watch.bid(self.me.learner, self.me.incarnation)) is not None:
+                unit, n, mine = bid
+                won = mine or await self.exchange.claim_client(round, unit, n, claim)
+                watch.open.tried.add(unit)
+                if won:
+                    self.handoff.assign(Assignment(round=round, unit=unit, claim=n))
+                else:
+                    lost.add(unit)
+        finally:
+            watch.open.tried -= lost  # whoever won one may die: it is looked at anew
+
     async def _maybe_close(self) -> bool:
         """Close the open round if that is due and up to this one."""
         watch, round = self._watch, self.newest + 1
@@ -356,13 +378,14 @@ class Participant:
         with self._doing("merge"):
             closed = await closer.close(
                 round,
-                watch.open.snapshots,
+                watch.sort_out(round, base_sha256=base_sha256),
                 before=self._committed.records[fragment],
-                theta_sha256=base_sha256,
                 theta=await self._committed.parameters(fragment),
                 control=len(self._controls),
                 waited_s=waited_s,
                 quorum_waited_s=quorum_waited_s,
+                reason=decision.reason,
+                clients=watch.next_clients(round + 1),
             )
         if closed is None:
             return False

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from swarm.core.events import Evaluated, Published, WorkerEvent
-from swarm.core.records import LearnerRecord, PayloadRef, Snapshot
+from swarm.core.records import EvalRecord, LearnerRecord, PayloadRef, Snapshot
 from swarm.exchange import Exchange
 from swarm.runtime.handoff import Handoff, Publication, Verdict, verdict
+from swarm.tasks.contract import EvalResult
 
 
 class Reports:
@@ -25,7 +26,7 @@ class Reports:
             fragment=publication.fragment,
             learner=me.learner,
             incarnation=me.incarnation,
-            unit=me.learner,
+            unit=publication.unit or me.learner,
             base_sha256=publication.base_sha256,
             schema_sha256=self.exchange.schema.digest,
             dtype=self.exchange.manifest.algorithm.delta_dtype,
@@ -35,6 +36,8 @@ class Reports:
             train_loss=publication.train_loss,
             seconds_s=publication.seconds_s,
             finite=not publication.flaw,
+            claim=publication.claim,
+            metrics=dict(publication.metrics),
         )
 
     async def write_evals(self) -> None:
@@ -56,3 +59,16 @@ class Reports:
             if said is not None:
                 found[round] = said
         return found
+
+
+def eval_record(result: EvalResult, *, round: int, learner: str, seconds_s: float) -> EvalRecord:
+    """What `learner` found the model of `round` to be worth."""
+    return EvalRecord(
+        round=round,
+        learner=learner,
+        loss=None if result.loss is None else float(result.loss),
+        metrics=result.metrics,
+        sample=result.sample,
+        seconds_s=seconds_s,
+        confusion=result.confusion,
+    )

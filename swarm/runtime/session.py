@@ -8,32 +8,27 @@ with Session(adapter, mailbox=…, manifest=…, me=…) as session:
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
-import contextlib
 import operator
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 
 from swarm.core.errors import RunConfigMismatch, UsageError
 from swarm.core.events import Ended, Stepped, Trouble, WorkerEvent
 from swarm.core.options import differences
-from swarm.core.records import EvalRecord, LearnerRecord, Manifest
+from swarm.core.records import LearnerRecord, Manifest
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange, Offload, inline
 from swarm.learners.contract import Adapter
 from swarm.mailbox.contract import Mailbox
-from swarm.runtime.handoff import Aligned, Handoff, Publication, Verdict
+from swarm.runtime.conversation import STALL_S, Conversation
+from swarm.runtime.handoff import Handoff, Publication
 from swarm.runtime.inner import InnerLoop, params_sha256
 from swarm.runtime.participant import Participant
-from swarm.runtime.patience import wait_while_it_moves
+from swarm.runtime.reports import eval_record
 from swarm.runtime.resuming import Keeper, LocalStore, Part, of_task
 from swarm.tasks.contract import EvalResult, Resumable
 
-STALL_S = 2.0  # leaving waits while bytes move; for so long when they do not
 UNTOLD_STEPS = 1000  # a program may leave out some, such as a batch that is no good
 RATE_S = 5.0  # throughput is averaged over about so long
 
@@ -65,10 +60,13 @@ class Session:
         restart goes on from; None: nowhere. `task`: whose optimizer and position in the data are kept there too; `parts`:
         what else is. `stall_s`: how long leaving waits for a share on which nothing moves. `warns`: tell in events what the
         adapter warns of; False if the caller does. `offload` as for Exchange; the rest as for Participant."""
+        spec = manifest.algorithm
+        if not isinstance(spec, DiLoCo):
+            raise UsageError(f"run {manifest.name} is a FedAvg, whose learners train clients: see swarm.ClientSession")
         differing = differences(algorithm, manifest.algorithm) if algorithm is not None else ()
         if differing:
             raise RunConfigMismatch(differing)
-        self.adapter, self._emit, self._evaluate, self._stall_s = adapter, emit, evaluate, stall_s
+        self.adapter, self._spec, self._emit, self._evaluate = adapter, spec, emit, evaluate
         self._local, self._warns = local, warns
         self._parts = [*([] if task is None else [of_task(task)]), *parts]
         self._handoff = Handoff(evaluates=evaluate is not None)
@@ -84,12 +82,7 @@ class Session:
             emit=emit,
             rss_bytes=rss_bytes,
         )
-        self._start: Future[Aligned | None] = Future()  # None: left before it joined
-        self._left = threading.Event()
-        self._leaving = False
-        self._shutting = False
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._following: asyncio.Task[None] | None = None
+        self._conversation = Conversation(self._exchange, self._participant, self._handoff, stall_s=stall_s)
         self._joined = False
         self._ended: Ended | None = None
         self._stepped_at_s = 0.0
@@ -101,31 +94,23 @@ class Session:
     # Life
 
     def __enter__(self) -> Session:
-        threading.Thread(target=self._communicate, name="swarm-communication", daemon=True).start()
         try:
-            while not self._start.done():  # in slices, so that Ctrl-C gets through
-                concurrent.futures.wait([self._start], timeout=0.2)
-                if self._leaving and not self._start.done():
-                    self._shut()  # joining may take a lease, or for ever on a share that is away
-                    return self
-            start = self._start.result()
+            start = self._conversation.open()
             if start is None:
                 return self
-            self._start = Future()  # nobody else needs Θ⁰, which is as large as the model
-            self._start.set_result(None)
-            manifest = self._exchange.manifest
             self._inner = InnerLoop(
-                self.adapter, manifest.algorithm, plan=self._exchange.plan, schedule=self._exchange.schedule, start=start
+                self.adapter, self._spec, plan=self._exchange.plan, schedule=self._exchange.schedule, start=start
             )
             store = None if self._local is None else self._local(self.me)
             self._keeper = Keeper(store, self._parts, emit=self._emit, clock=time.monotonic)
-            verdicts = self._verdicts_of(self._keeper.open(self._inner))
+            rounds = self._keeper.open(self._inner)
+            verdicts = self._conversation.ask(self._participant.verdicts(rounds)) if rounds else {}
             if verdicts is None:
-                self._shut()
+                self._conversation.close()
                 return self
             self._keeper.resume(self._inner, self._handoff, verdicts)
         except BaseException:
-            self._shut()  # else the beats went on, and the others would wait for this learner
+            self._conversation.close()  # else the beats went on, and the others would wait for this learner
             raise
         self._joined = True
         for warning in self.adapter.warnings() if self._warns else ():
@@ -136,18 +121,9 @@ class Session:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._joined and error is None:
             self._last_words()
-        self._shut()
+        self._conversation.close()
         if self._ended is not None and error is None:  # after the last words, which may tell of an evaluation
             self._emit(self._ended)
-
-    def _shut(self) -> None:
-        """Let the communication thread say its last words, as long as they move."""
-        self._shutting = True
-        loop, following = self._loop, self._following
-        if loop is not None and following is not None:
-            with contextlib.suppress(RuntimeError):  # the communication thread has ended by itself
-                loop.call_soon_threadsafe(following.cancel)
-        wait_while_it_moves(self._left, self._exchange, stall_s=self._stall_s)
 
     @property
     def me(self) -> LearnerRecord:
@@ -161,30 +137,17 @@ class Session:
 
     def leave(self) -> None:
         """Stop after the step under way, or give up joining. May be called from any thread, and from a signal handler."""
-        self._leaving = True
+        self._conversation.leaving = True
 
     @property
     def batch_size(self) -> int | None:
         """Samples of one inner step of this learner; None: as the task has it."""
-        return self._exchange.manifest.algorithm.batch_size
+        return self._spec.batch_size
 
     @property
     def resumed(self) -> bool:
         """Whether the task goes on where a former incarnation's stood."""
         return self._joined and self._keeper.resumed
-
-    def _verdicts_of(self, rounds: tuple[int, ...]) -> Mapping[int, Verdict] | None:
-        """What the records of committed rounds say of this learner's snapshots. None: asked to leave before it was known."""
-        if not rounds:
-            return {}
-        assert self._loop is not None
-        asked = asyncio.run_coroutine_threadsafe(self._participant.verdicts(rounds), self._loop)
-        while not asked.done():
-            concurrent.futures.wait([asked], timeout=0.2)
-            if self._leaving and not asked.done():
-                asked.cancel()
-                return None
-        return asked.result()
 
     def _last_words(self) -> None:
         """Between two steps: report what was done, if the run wants that, and keep what a restart goes on from."""
@@ -192,43 +155,9 @@ class Session:
         if ended != "left" or self._handoff.ended is not None:
             self._keeper.remove()
             return
-        if self._exchange.manifest.algorithm.flush_on_close and not self._inner.pending:
+        if self._spec.flush_on_close and not self._inner.pending:
             self._publish(self._inner.due(flush=False, hurried=True))
         self._keeper.save(self._inner, self._handoff, boundary=True, leaving=True)
-
-    def _communicate(self) -> None:
-        try:
-            asyncio.run(self._converse())
-        except BaseException as error:
-            self._handoff.fail(error)
-            if not self._start.done():
-                self._start.set_exception(error)
-        finally:
-            self._left.set()
-
-    async def _converse(self) -> None:
-        self._following = asyncio.create_task(self._follow())
-        self._loop = asyncio.get_running_loop()
-        if self._shutting:  # before there was anything to cancel
-            self._following.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._following
-        if not self._start.done():
-            self._start.set_result(None)
-        await self._participant.leave()
-
-    async def _follow(self) -> None:
-        try:
-            self._start.set_result(await self._participant.join())
-        except Exception as error:
-            self._start.set_exception(error)
-            return
-        try:
-            await self._participant.run()
-        except Exception as error:
-            self._handoff.fail(error)
-            return
-        await asyncio.Event().wait()  # the run has ended; the session says when to leave
 
     # Training
 
@@ -240,7 +169,7 @@ class Session:
             return
         while True:
             self._take_over()
-            if self._leaving:
+            if self._conversation.leaving:
                 self._finish("left")
                 return
             ended = self._handoff.ended
@@ -261,13 +190,13 @@ class Session:
             told = telemetry.steps
             yield self._inner.round
             silent = silent + 1 if telemetry.steps == told else 0
-            if silent == UNTOLD_STEPS and not self._leaving:
+            if silent == UNTOLD_STEPS and not self._conversation.leaving:
                 raise UsageError(f"{silent} inner steps were asked for, and none was told: call report(…) after each")
 
     def report(self, *, tokens: int | None = None, samples: int | None = None, loss: float | None = None) -> None:
         """One inner step was made. `tokens`, `samples`: what it trained on; the run's weight_unit says which of them counts.
         All may be numbers of any library. Raises UsageError if the one that counts is missing."""
-        unit = self._exchange.manifest.algorithm.weight_unit
+        unit = self._spec.weight_unit
         counted = tokens if unit == "tokens" else samples
         if counted is None:
             raise UsageError(f"this run counts a learner's work in {unit}: report({unit}=…)")
@@ -328,14 +257,7 @@ class Session:
         with self._inner.as_committed():
             result = self._evaluate()
         self._handoff.evaluated(
-            EvalRecord(
-                round=round,
-                learner=self.me.learner,
-                loss=None if result.loss is None else float(result.loss),
-                metrics=result.metrics,
-                sample=result.sample,
-                seconds_s=time.monotonic() - started_s,
-            )
+            eval_record(result, round=round, learner=self.me.learner, seconds_s=time.monotonic() - started_s)
         )
 
     def _finish(self, reason: str) -> None:

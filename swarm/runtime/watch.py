@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 
 from swarm.core import rounds
 from swarm.core.acceptance import sort_out
+from swarm.core.clients import draw, in_turn, sampled, selection_seed
 from swarm.core.controls import Effect
 from swarm.core.keys import parse_snapshot
 from swarm.core.lease import BeatId, leases
-from swarm.core.records import Beat, Claim, Role, RoundRecord, Snapshot
+from swarm.core.records import Beat, Claim, Rejected, Role, RoundRecord, Sample, Snapshot
+from swarm.core.specs import DiLoCo, FedAvg
 from swarm.exchange import Exchange
 
 WAITS_KEPT = 8
@@ -29,6 +31,10 @@ class OpenRound:
     opened: bool = False
     shaken: bool = False  # the share was away, or this machine slept: the others come back to it one after the other
     claims: dict[tuple[int, str, int], float] = field(default_factory=dict)  # when each was first seen
+    since_s: float | None = None  # when it was first seen open, or its deadline counted anew
+    units: frozenset[str] = frozenset()  # FedAvg: the clients that were sampled; empty while nobody has said which
+    training: dict[str, dict[int, Claim]] = field(default_factory=dict)  # FedAvg: claims on clients, by number
+    tried: set[str] = field(default_factory=set)  # clients that were assigned here, or whose claim another one won
 
 
 class Watch:
@@ -55,10 +61,12 @@ class Watch:
         """Nothing that was waited for counts any more: this machine slept, or the share was away, or the run was paused; what
         others did meanwhile could not be seen, or not be done."""
         self._moved, self.open.claims = {}, {}
+        self.open.since_s = None
         self.open.quorum_at_s = self.open.due_at_s = self.open.hurry_at_s = None
 
-    async def observe(self, round: int) -> None:
-        """See who is alive, and who has reported for `round`, the open one."""
+    async def observe(self, round: int, before: RoundRecord | None = None) -> None:
+        """See who is alive, and who has reported for `round`, the open one. `before`: the record of the round before; FedAvg
+        asks it for its clients."""
         # A late listing may leave somebody out whose beats were seen.
         self._beats |= await self.exchange.beats(self._beats)
         now_s = asyncio.get_running_loop().time()
@@ -75,7 +83,61 @@ class Watch:
         live = self.leases.live()
         named = {sha256 for k, (_, beat) in self._beats.items() if k in live for sha256 in beat.fetching}
         self._fetching = {sha256: self._fetching.get(sha256, now_s) for sha256 in named}
+        if isinstance(self.spec, FedAvg):
+            await self._observe_clients(self.spec, round, before)
         self.open.snapshots = await self.exchange.snapshots(round, self.open.snapshots)
+        if self.open.since_s is None:
+            self.open.since_s = now_s
+
+    async def _observe_clients(self, spec: FedAvg, round: int, before: RoundRecord | None) -> None:
+        seen = self.open
+        if not seen.units:
+            seen.units = frozenset(await self._sampled(spec, round, before))
+        seen.training = await self.exchange.client_claims(round, seen.training)
+
+    async def _sampled(self, spec: FedAvg, round: int, before: RoundRecord | None) -> tuple[str, ...]:
+        """The clients of `round`; () while private ones that nobody has named are too few."""
+        if not spec.private:
+            return sampled(spec, self.exchange.manifest.seed, round)
+        if before is not None and before.clients:
+            return before.clients
+        named = await self.exchange.sample(round)
+        if named is None and len(self.trainers) >= (spec.per_round if round == 0 else 1):
+            named = await self.exchange.name_sample(Sample(round=round, clients=self.next_clients(round)))
+        return () if named is None else named.clients
+
+    def next_clients(self, round: int) -> tuple[str, ...]:
+        """Private clients of FedAvg: those of the live ones that train in `round`."""
+        spec = self.spec
+        if not isinstance(spec, FedAvg) or not spec.private:
+            return ()
+        return draw(self.trainers, spec.per_round, seed=selection_seed(spec, self.exchange.manifest.seed), round=round)
+
+    def bid(self, learner: str, incarnation: int) -> tuple[str, int, bool] | None:
+        """The client that this incarnation is to train next, the number of its claim, and whether it has made that already.
+        None: there is none for it, for now."""
+        seen, spec = self.open, self.spec
+        if not isinstance(spec, FedAvg) or self.effect.stopping or self.effect.paused:
+            return None
+        reported = _units(seen.snapshots)
+        for unit in in_turn(sorted(seen.units - reported - seen.tried), learner):
+            if spec.private and unit != learner:
+                continue
+            views = [
+                rounds.ClaimView(n=n, learner=c.learner, incarnation=c.incarnation, holder_live=self._holds(c))
+                for n, c in seen.training.get(unit, {}).items()
+            ]
+            if rounds.my_claim(views, learner=learner, incarnation=incarnation):
+                return unit, max(view.n for view in views), True
+            n = rounds.next_claim(views, learner=learner, incarnation=incarnation)
+            if n is not None:
+                return unit, n, False
+        return None
+
+    def _holds(self, claim: Claim) -> bool:
+        """Whether the claimant is live, and not dropped from the run."""
+        dropped = self.effect.is_dropped(claim.learner, claim.incarnation)
+        return not dropped and self.leases.holds(claim.learner, claim.incarnation)
 
     def incarnation(self, learner: str) -> int:
         """The highest seen; 0 if none was."""
@@ -113,24 +175,59 @@ class Watch:
 
     def decide(self, round: int, *, base_sha256: str) -> rounds.Decision:
         """Whether `round` may close, as it was last observed."""
-        seen, now_s, stopping = self.open, asyncio.get_running_loop().time(), self.effect.ending
-        sorted_out, _ = sort_out(
-            seen.snapshots,
+        seen, now_s = self.open, asyncio.get_running_loop().time()
+        accepted, _ = self.sort_out(round, base_sha256=base_sha256)
+        if seen.snapshots and seen.first_at_s is None:
+            seen.first_at_s = now_s
+        match self.spec:
+            case DiLoCo():
+                decision = self._decide(self.spec, round, frozenset(s.learner for s in accepted), now_s)
+            case FedAvg():
+                decision = self._decide_clients(self.spec, frozenset(s.unit for s in accepted), now_s)
+        if isinstance(decision, rounds.Wait):
+            seen.due_at_s = None
+        elif seen.due_at_s is None:
+            seen.due_at_s = now_s
+        return decision
+
+    def sort_out(self, round: int, *, base_sha256: str) -> tuple[list[Snapshot], list[Rejected]]:
+        """(the snapshots for `round` that may count, sorted by unit; the others), as far as their records tell."""
+        return sort_out(
+            self.open.snapshots,
             round=round,
             fragment=self.exchange.schedule.fragment(round),
             base_sha256=base_sha256,
             schema_sha256=self.exchange.schema.digest,
             dtype=self.spec.delta_dtype,
+            clients=self.open.units if isinstance(self.spec, FedAvg) else None,
+            replays=isinstance(self.spec, FedAvg) and self.spec.seeded,
         )
-        accepted = frozenset(snapshot.learner for snapshot in sorted_out)
+
+    def _decide_clients(self, spec: FedAvg, accepted: frozenset[str], now_s: float) -> rounds.Decision:
+        seen, live = self.open, self.trainers
+        training = {
+            unit for unit, claims in seen.training.items() if claims and self._holds(max(claims.items(), key=lambda c: c[0])[1])
+        }
+        view = rounds.ClientsView(
+            wanted=seen.units,
+            accepted=accepted,
+            reported=_units(seen.snapshots) & seen.units,
+            gone=seen.units - live if spec.private else frozenset(),
+            working=frozenset(training),
+            present=bool(live),
+            open_s=0.0 if seen.since_s is None else now_s - seen.since_s,
+            stopping=self.effect.stopping,
+        )
+        return rounds.decide_clients(view, spec, now_s=now_s)
+
+    def _decide(self, spec: DiLoCo, round: int, accepted: frozenset[str], now_s: float) -> rounds.Decision:
+        seen, stopping = self.open, self.effect.ending
         reported = _learners(seen.snapshots)
         live = self.trainers
-        seen.opened = seen.opened or rounds.opened(spec=self.spec, live=live, reported=reported)
-        if seen.snapshots and seen.first_at_s is None:
-            seen.first_at_s = now_s
+        seen.opened = seen.opened or rounds.opened(spec=spec, live=live, reported=reported)
         if accepted != seen.accepted:
             seen.accepted, seen.last_at_s = accepted, now_s
-        if len(accepted) >= rounds.quorum(self.spec, stopping=stopping) and seen.quorum_at_s is None:
+        if len(accepted) >= rounds.quorum(spec, stopping=stopping) and seen.quorum_at_s is None:
             seen.quorum_at_s = now_s
         view = rounds.RoundView(
             round=round,
@@ -141,14 +238,11 @@ class Watch:
             quorum_at_s=seen.quorum_at_s,
             stopping=stopping,
         )
-        grace_s = rounds.grace_s(self.spec, self._quorum_waits_s, self._closes_s)
+        grace_s = rounds.grace_s(spec, self._quorum_waits_s, self._closes_s)
         if seen.shaken:  # else whoever is back first would close a round on its own
             grace_s = max(grace_s, self.spec.lease_s)
-        decision = rounds.decide(view, self.spec, grace_s=grace_s, now_s=now_s)
-        if isinstance(decision, rounds.Wait):
-            seen.hurry_at_s, seen.due_at_s = rounds.hurry_at_s(decision, grace_s=grace_s), None
-        else:
-            seen.hurry_at_s, seen.due_at_s = None, now_s if seen.due_at_s is None else seen.due_at_s
+        decision = rounds.decide(view, spec, grace_s=grace_s, now_s=now_s)
+        seen.hurry_at_s = rounds.hurry_at_s(decision, grace_s=grace_s) if isinstance(decision, rounds.Wait) else None
         return decision
 
     def hurries(self, learner: str) -> bool:
@@ -175,13 +269,16 @@ class Watch:
 
         One whose phase and bytes stay the same for a lease, or three times `close_s` if that is longer, is overtaken.
         """
-        dropped = self.effect.is_dropped(claim.learner, claim.incarnation)
-        if dropped or not self.leases.holds(claim.learner, claim.incarnation):
+        if not self._holds(claim):
             return False
         now_s = asyncio.get_running_loop().time()
         since_s = self.open.claims.setdefault((n, claim.learner, claim.incarnation), now_s)
         _, moved_s = self._moved.get(claim.learner, (None, now_s))
         return now_s - max(since_s, moved_s) < max(self.spec.lease_s, 3 * close_s)
+
+
+def _units(snapshots: Mapping[str, Snapshot | None]) -> frozenset[str]:
+    return frozenset(named[1] for key in snapshots if (named := parse_snapshot(key)) is not None)
 
 
 def _learners(snapshots: Mapping[str, Snapshot | None]) -> frozenset[str]:

@@ -105,11 +105,11 @@ class Federated(Protocol):
 
     def train_client(self, spec: FedAvg, *, index: int, unit: str, round: int) -> Iterator[ClientStep]:
         """Train `spec.local_epochs` epochs on the samples of client `index`, a step at a time, from the parameters (and
-        averaged buffers) that the model holds, with an optimizer of its own. What is drawn, the order of the samples included, follows
-        from (`spec.training_seed`, `unit`, round, epoch) alone; without that seed from the system's entropy. The global random
-        states of Python, NumPy and the frameworks, and the modes of the model's modules, are between two steps, and after the
-        last, what they were. May be given up between two steps. Raises NotFinite, before an update, for a gradient that is
-        not."""
+        averaged buffers) that the model holds, with an optimizer of its own. What is drawn, the order of the samples included,
+        follows from (`spec.training_seed`, `unit`, round, epoch) alone; without that seed from the system's entropy. The global
+        random states of Python, NumPy and the frameworks, and the modes of the model's modules, are between two steps, and
+        after the last, what they were. May be given up between two steps. Raises NotFinite, before an update, for a gradient
+        that is not."""
         ...
 
 
@@ -154,10 +154,12 @@ class Task(Protocol):
         seed: int,
         batch_size: int | None = None,
         buffers: bool = False,
+        private: bool = False,
     ) -> Trainable:
         """A fresh model, initialised from `seed` alone. It trains on `batch_size` rows a step, its part of a batch that a
         run's learners share; None: what the options say. `buffers`: whether the adapter holds what is not trained, too:
-        BatchNorm's running statistics and the like. A task may leave these two arguments out (registry.build). `options` and
+        BatchNorm's running statistics and the like. `private`: the data at `data_path` is this machine's own, and need not be
+        what `data` says. A task may leave these three arguments out (registry.build). `options` and
         `data` are the manifest's and are checked as if a stranger had written them. Raises DataMissing if the data is not
         here, UsageError for options or data that the model cannot train with, DeviceUnavailable."""
         ...

@@ -53,18 +53,19 @@ def get(name: str) -> Task:
     raise TaskUnknown(f"no task {name!r} is installed here; {hint}installed: {', '.join(installed)}")
 
 
-def build(task: Task, *, batch_size: int | None, buffers: bool = False, **how: Any) -> Trainable:
-    """`task.build(**how)`, with `batch_size` if there is one, and with `buffers` if it knows of them. Raises UsageError too for
-    a task whose batch size cannot be chosen."""
+def build(task: Task, *, batch_size: int | None = None, buffers: bool = False, private: bool = False, **how: Any) -> Trainable:
+    """`task.build(**how)`, with the other arguments as far as they are wanted. Raises UsageError too for a task that has not
+    one of these: but for `buffers`, since its models may have none."""
     takes = inspect.signature(task.build).parameters
     anything = any(p.kind is p.VAR_KEYWORD for p in takes.values())
-    if batch_size is not None:
-        if "batch_size" not in takes and not anything:
-            raise UsageError(f"task {task.name} has a batch size of its own: its learners cannot share a global batch")
-        how["batch_size"] = batch_size
-    if buffers and ("buffers" in takes or anything):
-        how["buffers"] = True
-    return task.build(**how)
+    if batch_size is not None and not (anything or "batch_size" in takes):
+        raise UsageError(f"task {task.name} has a batch size of its own: its learners cannot share a global batch")
+    if private and not (anything or "private" in takes):
+        raise UsageError(f"task {task.name} cannot train on data that only one machine has: private clients need that")
+    wanted: dict[str, Any] = {"batch_size": batch_size, "buffers": buffers or None, "private": private or None}
+    return task.build(
+        **how, **{name: value for name, value in wanted.items() if value is not None and (anything or name in takes)}
+    )
 
 
 def _announced() -> tuple[dict[str, Task], dict[str, str]]:

@@ -12,6 +12,9 @@ magnitude) - 2, and one more if that magnitude is above 7.25·2^k: 6 is the larg
 it costs more than half the resolution for the others does (mean squared error of normally distributed numbers: 6 % lower
 than without, and within 0.1 % of choosing the better k for each block).
 
+A buffer's own value is written, in its own dtype, whatever the delta_dtype: a mean of values that are not negative never is
+either, which a mean of differences need not be.
+
 Rounding is to nearest, ties to even, subnormals kept; -0 stays -0. Tables of 64 Ki codes are looked up by the upper half of an
 fp32 number, with one bit, whether anything is in the lower half, folded into its last: that rounds exactly, for ties have
 zeros there.
@@ -30,8 +33,8 @@ from numpy.typing import NDArray
 from swarm.core.errors import NotFinite, UsageError
 from swarm.core.tensorspec import TensorSpec
 from swarm.tensors.blocks import BLOCK, flat, in_one_piece, same_size, scratch, spans
-from swarm.tensors.finite import EXPONENT_F32, finite_block
-from swarm.tensors.precision import BF16, F16, F32, WIRE_DTYPES, widened
+from swarm.tensors.finite import EXPONENT_F32, all_finite, finite_block
+from swarm.tensors.precision import BF16, BUFFER_DTYPES, F16, F32, WIRE_DTYPES, widened
 
 GROUP = 32
 """Numbers that share a scale in F4."""
@@ -51,27 +54,29 @@ def payload_specs(specs: Iterable[TensorSpec], dtype: str | None) -> list[tuple[
     """(name, Safetensors code, shape) of every tensor in the payload of a delta of `specs` at `dtype`."""
     found: list[tuple[str, str, tuple[int, ...]]] = []
     for spec in specs:
-        match dtype:
-            case "F8_E4M3":
-                found += [(spec.name, dtype, spec.shape), (scale_name(spec.name), "F32", ())]
-            case "F4":
+        match None if spec.buffer else dtype:
+            case "F8_E4M3" as code:
+                found += [(spec.name, code, spec.shape), (scale_name(spec.name), "F32", ())]
+            case "F4" as code:
                 groups = _groups(spec.size)
-                found += [(spec.name, dtype, (groups * GROUP,)), (scale_name(spec.name), "F8_E8M0", (groups,))]
+                found += [(spec.name, code, (groups * GROUP,)), (scale_name(spec.name), "F8_E8M0", (groups,))]
             case _:
-                found.append((spec.name, dtype or spec.dtype, spec.shape))
+                found.append((spec.name, spec.dtype if spec.buffer else dtype or spec.dtype, spec.shape))
     return found
 
 
-def check_names(specs: Iterable[TensorSpec], dtype: str | None, *, master: bool = False) -> None:
-    """Raises UsageError if a parameter's scale (at `dtype`), or its master copy in an outer payload, would have another
-    parameter's name."""
-    suffixes = [suffix for suffix, used in ((".scale", dtype in QUANTISED), (".master", master)) if used]
+def check_names(specs: Iterable[TensorSpec], dtype: str | None) -> None:
+    """Raises UsageError if a parameter's scale at `dtype` would have another tensor's name."""
+    if dtype not in QUANTISED:
+        return
+    specs = list(specs)
     names = {spec.name for spec in specs}
-    for suffix in suffixes:
-        taken = sorted(name for name in names if name + suffix in names)
-        if taken:
-            what = f"delta_dtype or commit_dtype {dtype}" if suffix == ".scale" else "a master copy"
-            raise UsageError(f"{what} keeps {taken[0]!r}'s beside it as {taken[0] + suffix!r}, which names a parameter")
+    taken = sorted(spec.name for spec in specs if not spec.buffer and scale_name(spec.name) in names)
+    if taken:
+        beside = scale_name(taken[0])
+        raise UsageError(
+            f"delta_dtype or commit_dtype {dtype} keeps {taken[0]!r}'s beside it as {beside!r}, which names a parameter"
+        )
 
 
 def encode(
@@ -89,10 +94,14 @@ def encode(
     `kept` receives anchor - theta + residual - Q⁻¹(q), rounded to its dtype (beyond whose range it is clamped): what is still
     to be sent once q was accepted (error feedback). It may be `residual` itself. `out`: arrays to use, by `room`.
 
+    Of a buffer: its value, that is `theta`, and nothing is kept back.
+
     All others are C-contiguous, of one shape, each F32, F16 or BF16; ValueError otherwise. Raises NotFinite for NaN and
     infinity, also such as come of rounding; `kept` is worthless then.
     """
     size = same_size(anchor, theta, *(array for array in (residual, kept) if array is not None))
+    if spec.buffer:
+        return _value(theta, spec=spec, kept=kept, out=out)
     names = [(name, code, shape) for name, code, shape in payload_specs([spec], dtype)]
     q = {name: _new(code, shape) if out is None else out[name] for name, code, shape in names}
     values, difference, decoder = flat(q[spec.name]), _Difference(anchor, theta, residual), Decoder(q, spec, dtype)
@@ -132,16 +141,33 @@ def encode(
     return q
 
 
+def _value(
+    theta: NDArray[Any], *, spec: TensorSpec, kept: NDArray[Any] | None, out: Mapping[str, NDArray[Any]] | None
+) -> dict[str, NDArray[Any]]:
+    """A buffer's array in a payload. Raises NotFinite, and ValueError if it is of another dtype."""
+    if theta.dtype != BUFFER_DTYPES[spec.dtype]:
+        raise ValueError(f"{spec.name}: the buffer must be {spec.dtype}, got {theta.dtype}")
+    if not all_finite(theta):
+        raise NotFinite(spec.name)
+    value = _new(spec.dtype, spec.shape) if out is None else out[spec.name]
+    np.copyto(value, theta)
+    if kept is not None:
+        kept.fill(0)
+    return {spec.name: value}
+
+
 class Decoder:
-    """The fp32 numbers of one parameter in a delta's payload, exactly: `tensors` as `check` accepts them."""
+    """The fp32 numbers of one parameter in a delta's payload, exactly: `tensors` as `check` accepts them. Of a buffer its
+    values, unless they are integers."""
 
     def __init__(self, tensors: Mapping[str, NDArray[Any]], spec: TensorSpec, dtype: str | None) -> None:
-        self._spec, self._dtype = spec, dtype
+        self._spec, self._dtype = spec, None if spec.buffer else dtype
         self._values = flat(tensors[spec.name])
-        self._scales = flat(tensors[scale_name(spec.name)]) if dtype in QUANTISED else None
+        self._scales = flat(tensors[scale_name(spec.name)]) if self._dtype in QUANTISED else None
 
     def block(self, span: slice, out: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The numbers of `span`, one of `spans`, (n,): in `out` (BLOCK,), or a view of the payload if that is F32."""
+        """The numbers of `span`, which begins at a multiple of GROUP, (n,): in `out` (BLOCK,), or a view of the payload if that
+        is F32."""
         n = span.stop - span.start
         if self._scales is None:
             return widened(self._values[span], out)

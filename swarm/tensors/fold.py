@@ -4,7 +4,7 @@
 each parameter the weighted mean of the norms along the weighted mean direction, (Σ wᵢ‖Δᵢ‖) · φ(Σ wᵢ φ(Δᵢ)) with φ(v) = v/‖v‖
 and φ(0) = 0. Deltas from different data are nearly orthogonal, so that their mean is the shorter the more there are; with RDA
 the length of a step does not depend on the number of learners. Embeddings are merged by weighted mean: most of their rows have
-a delta from few learners only.
+a delta from few learners only. Buffers are merged by tensors/buffers.py.
 
 Products and sums are rounded to fp32 each, norms to float64: their squares are added up by blocks, the blocks' sums exactly
 (math.fsum). So the bytes are the same on every machine.
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from swarm.core.errors import NotFinite
 from swarm.core.tensorspec import TensorSpec
 from swarm.tensors.blocks import flat, in_one_piece, scratch, spans, wide_scratch
+from swarm.tensors.buffers import BufferMean
 from swarm.tensors.codec import Decoder
 from swarm.tensors.finite import finite_block
 from swarm.tensors.precision import F32
@@ -81,7 +82,9 @@ class Fold:
         norms: bool = False,  # whether they are asked for: a pass more, which RDA makes anyway
     ) -> None:
         """Raises ValueError for weights that `normalised` refuses."""
-        self._specs = {spec.name: spec for spec in specs}
+        specs = list(specs)
+        self._specs = {spec.name: spec for spec in specs if not spec.buffer}
+        self._buffer_specs = [spec for spec in specs if spec.buffer]
         self._rda = frozenset(self._specs) - embeddings if merge == "rda" else frozenset()
         self._dtype, self._measured = dtype, norms
         self._sums: dict[str, NDArray[np.float32]] = {}
@@ -93,7 +96,8 @@ class Fold:
         self._weights = normalised(weights)
         if self._sums.keys() != self._specs.keys():  # some were given away
             self._sums = {}
-        self._seen = dict.fromkeys(self._specs, 0)
+        self._buffers = {spec.name: BufferMean(spec, weights) for spec in self._buffer_specs}
+        self._seen = dict.fromkeys([*self._specs, *self._buffers], 0)
         self._lengths: dict[str, float] = {}  # by name: Σ w‖Δ‖
         self._squares: list[list[float]] = [[] for _ in weights]
 
@@ -103,9 +107,14 @@ class Fold:
 
         Raises NotFinite, after which only `restart` makes sense; ValueError if all contributions had theirs.
         """
-        spec, k = self._specs[name], self._seen[name]
+        k = self._seen[name]
         if k == len(self._weights):
             raise ValueError(f"{name}: there are only {k} contributions")
+        if name in self._buffers:
+            self._buffers[name].add(tensors[name])
+            self._seen[name] = k + 1
+            return
+        spec = self._specs[name]
         decoder = Decoder(tensors, spec, self._dtype)
         if name not in self._sums:
             fresh = self._specs.values() if not self._sums else [spec]
@@ -114,7 +123,7 @@ class Fold:
         factors = [weight]
         measured = self._measured or name in self._rda
         if measured:
-            squares = _squares(decoder, spec)
+            squares = sums_of_squares(decoder, spec)
             self._squares[k] += squares
             norm = math.sqrt(math.fsum(squares))
             if name in self._rda:
@@ -141,24 +150,26 @@ class Fold:
 
     @property
     def norms(self) -> list[float]:
-        """Each contribution's L2 norm over the tensors given so far: with `norms`, of the same bits on every machine; else good
-        enough for people, and for nothing."""
+        """Each contribution's L2 norm over the parameters given so far: with `norms`, of the same bits on every machine; else
+        good enough for people, and for nothing."""
         return [math.sqrt(math.fsum(squares)) for squares in self._squares]
 
-    def result(self, name: str) -> NDArray[np.float32]:
-        """The merged delta of `name`, in its shape, which is the caller's from now on. Raises ValueError unless all
-        contributions had theirs."""
+    def result(self, name: str) -> NDArray[Any]:
+        """The merged delta of `name`, in its shape, F32, or the merged value of a buffer, in its dtype; the caller's from now
+        on. Raises ValueError unless all contributions had theirs."""
         if self._seen[name] != len(self._weights):
             raise ValueError(f"{name}: {self._seen[name]} of {len(self._weights)} contributions")
-        sums = self._sums.pop(name)
         self._seen[name] = 0
+        if name in self._buffers:
+            return self._buffers[name].result()
+        sums = self._sums.pop(name)
         if name in self._rda:
             _stretch(sums, self._lengths[name])
         return sums
 
 
-def _squares(decoder: Decoder, spec: TensorSpec) -> list[float]:
-    """The sum of squares of each block. Raises NotFinite."""
+def sums_of_squares(decoder: Decoder, spec: TensorSpec) -> list[float]:
+    """Of each block, of the same bits on every machine. Raises NotFinite."""
     (block,) = scratch(1)
     sums = []
     with np.errstate(all="ignore"):

@@ -23,13 +23,19 @@ DTYPES: dict[str, np.dtype[Any]] = {"F32": F32, "F16": F16, "BF16": BF16}
 CODES: dict[np.dtype[Any], str] = {dtype: code for code, dtype in DTYPES.items()}
 """NumPy dtype -> Safetensors code. A parameter of a dtype that is not here (big-endian ones included) is not exchanged."""
 
+I32 = np.dtype("<i4")
+I64 = np.dtype("<i8")
+BUFFER_DTYPES: dict[str, np.dtype[Any]] = DTYPES | {"I32": I32, "I64": I64}
+"""The same of everything that a schema may hold: buffers may be counters."""
+
 F8_E4M3 = np.dtype(ml_dtypes.float8_e4m3fn)
 F8_E8M0 = np.dtype(ml_dtypes.float8_e8m0fnu)
 F4_PAIRS = np.dtype(np.uint8)
 """Two F4 numbers (E2M1), the first in the low nibble. Nothing else in a payload is a uint8 array."""
 
-WIRE_DTYPES: dict[str, np.dtype[Any]] = DTYPES | {"F8_E4M3": F8_E4M3, "F8_E8M0": F8_E8M0, "F4": F4_PAIRS}
-"""What a payload may hold: besides parameters' dtypes those of quantised deltas. tensors/codec.py gives them their meaning."""
+WIRE_DTYPES: dict[str, np.dtype[Any]] = BUFFER_DTYPES | {"F8_E4M3": F8_E4M3, "F8_E8M0": F8_E8M0, "F4": F4_PAIRS}
+"""What a payload may hold: besides the dtypes of parameters and buffers those of quantised deltas. tensors/codec.py gives them
+their meaning."""
 WIRE_CODES: dict[np.dtype[Any], str] = {dtype: code for code, dtype in WIRE_DTYPES.items()}
 
 

@@ -1,5 +1,5 @@
-"""A model's schema: every trainable parameter's name, dtype and shape, sorted by name. No NumPy here: it stands in
-manifests."""
+"""A model's schema: the name, dtype and shape of every trainable parameter and of buffers, sorted by name. No NumPy here: it
+stands in manifests."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ class Schema:
     __slots__ = ("_by_name", "digest")
 
     digest: str
-    """SHA-256, in hex, of the UTF-8 bytes of the JSON `[["<name>","<dtype>",[<shape>]],…]`: sorted by name, no white
-    space, of a name only '"', '\\' and control characters escaped, as `json.dumps(ensure_ascii=False)` does."""
+    """SHA-256, in hex, of the UTF-8 bytes of the JSON `[["<name>","<dtype>",[<shape>]],…]`, where a buffer's row ends in
+    `,true]`: sorted by name, no white space, of a name only '"', '\\' and control characters escaped, as
+    `json.dumps(ensure_ascii=False)` does."""
 
     def __init__(self, tensors: Iterable[TensorSpec]) -> None:
         by_name: dict[str, TensorSpec] = {}
@@ -32,7 +33,7 @@ class Schema:
             if spec.name in by_name:
                 raise ValueError(f"two tensors are named {spec.name!r}")
             by_name[spec.name] = spec
-        rows = [[spec.name, spec.dtype, list(spec.shape)] for spec in by_name.values()]
+        rows = [[spec.name, spec.dtype, list(spec.shape), *([True] if spec.buffer else [])] for spec in by_name.values()]
         text = json.dumps(rows, separators=(",", ":"), ensure_ascii=False)
         self._by_name: Mapping[str, TensorSpec] = MappingProxyType(by_name)
         self.digest = hashlib.sha256(text.encode()).hexdigest()
@@ -74,8 +75,8 @@ class Schema:
 
 
 def check_equal(model: Schema, run: Schema) -> None:
-    """Raises SchemaMismatch naming every parameter that one has and the other lacks, or whose dtype or shape
-    differs."""
+    """Raises SchemaMismatch naming every tensor that one has and the other lacks, or whose dtype or shape differs, or
+    that is a buffer in one of them only."""
     differing = {spec.name for spec in set(model) ^ set(run)}
     if differing:
         raise SchemaMismatch(differing)

@@ -152,8 +152,8 @@ W = zeros(w=(6, 4), v=(3,))
 @pytest.mark.parametrize(
     ("rules", "name", "words"),
     [
-        ((Rename("x", to="y"),), "x", "a rule of the layout matches no trainable parameter of that name"),
-        ((Rename("*.w", to="*.y"),), "*.w", "a rule of the layout matches no trainable parameter of that name"),
+        ((Rename("x", to="y"),), "x", "a rule of the layout matches no trainable parameter or buffer of that name"),
+        ((Rename("*.w", to="*.y"),), "*.w", "a rule of the layout matches no trainable parameter or buffer of that name"),
         ((Rename("w", to="y"), Rename("*", to="*")), "w", "two rules take it"),
         ((Rename("w", to="v"),), "v", "the layout gives this name twice, to v and w"),
         ((Split("w", to=("y", "y")),), "y", "the layout gives this name twice, to w"),

@@ -37,6 +37,7 @@ from swarm.core.tensorspec import TensorSpec
 from swarm.tensors.codec import encode
 from swarm.tensors.commit import OuterStep, commit
 from swarm.tensors.fold import Fold
+from swarm.tensors.outer import Nesterov
 from swarm.tensors.precision import DTYPES
 
 done = {}
@@ -50,7 +51,7 @@ for code in DTYPES:
             delta = encode(anchor, small[seed].astype(DTYPES[code]), spec=spec, dtype=dtype)
             done[f"{code}.{dtype}.delta{seed}"] = delta["w"]
             fold.add("w", delta)
-        how = OuterStep(lr=0.7, beta=0.9, momentum_dtype=dtype, master_dtype=None if dtype == "F16" else "F32")
+        how = OuterStep(Nesterov(0.7, 0.9), momentum_dtype=dtype, master_dtype=None if dtype == "F16" else "F32")
         outer = None
         for round in range(2):
             committed = commit(spec, how, theta=theta, outer=outer, delta=fold.result("w") if not round else small[0].copy())
@@ -64,6 +65,7 @@ from swarm.core.tensorspec import TensorSpec
 from swarm.tensors.codec import encode
 from swarm.tensors.commit import OuterStep, commit
 from swarm.tensors.fold import Fold
+from swarm.tensors.outer import Nesterov
 
 done = {}
 spec = TensorSpec("w", "F32", (150_001,))
@@ -80,7 +82,7 @@ for dtype in ("BF16", "F8_E4M3", "F4"):
         for delta in deltas:
             fold.add("w", delta)
         done[f"{dtype}.{merge}.norms"] = np.array(fold.norms).view(np.float32)
-        how = OuterStep(lr=0.7, beta=0.9, momentum_dtype="BF16", commit_dtype=dtype)
+        how = OuterStep(Nesterov(0.7, 0.9), momentum_dtype="BF16", commit_dtype=dtype)
         committed = commit(spec, how, theta=theta, outer=None, delta=fold.result("w"))
         done[f"{dtype}.{merge}.theta"] = committed.theta
         for kind, arrays in (("outer", committed.outer), ("update", committed.update)):

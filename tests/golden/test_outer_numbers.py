@@ -15,6 +15,7 @@ import pytest
 from swarm.core.tensorspec import TensorSpec
 from swarm.tensors.commit import OuterStep, commit
 from swarm.tensors.fold import Fold
+from swarm.tensors.outer import Nesterov
 from swarm.tensors.precision import DTYPES, F32
 
 CASES = json.loads(Path(__file__).with_name("outer_numbers.json").read_text())
@@ -24,7 +25,7 @@ CASES = json.loads(Path(__file__).with_name("outer_numbers.json").read_text())
 def test_three_rounds(case: dict[str, Any]) -> None:
     first = theta = np.array(case["theta"], np.float64).astype(DTYPES[case["theta_dtype"]])
     spec = TensorSpec("w", case["theta_dtype"], theta.shape)
-    how = OuterStep(lr=case["lr"], beta=case["beta"], master_dtype=None)
+    how = OuterStep(Nesterov(case["lr"], case["beta"]), master_dtype=None)
     outer = None
     for round in case["rounds"]:
         fold = Fold([spec], round["weights"], merge="mean", dtype=case["delta_dtype"])

@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from swarm.core.records import LearnerRecord, Manifest, PayloadRef, RoundRecord, Snapshot, TaskRef
+from swarm.core.acceptance import sort_out
+from swarm.core.records import LearnerRecord, Manifest, PayloadRef, RoundRecord, Snapshot
 from swarm.core.specs import DiLoCo
 from swarm.core.tensorspec import TensorSpec
-from swarm.exchange import Exchange, create_run
+from swarm.exchange import Exchange
 from swarm.learners.contract import Adapter
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
 from swarm.runtime.closing import Closed, Closer
@@ -42,7 +43,7 @@ class Bench:
     @classmethod
     async def of(cls, spec: DiLoCo = SPEC) -> Bench:
         store = MemoryStore()
-        return cls(store, await new_run(store, spec, rounds=None))
+        return cls(store, await new_run(store, spec))
 
     def copy(self) -> Bench:
         """The same run in a mailbox of its own."""
@@ -85,15 +86,23 @@ class Bench:
 
     async def close(self, round: int = 0, *, by: str = "closer", order: int = 1) -> Closed | None:
         snapshots = await self.exchange.snapshots(round, {})
+        sorted_out = sort_out(
+            dict(list(snapshots.items())[::order]),
+            round=round,
+            fragment=self.exchange.schedule.fragment(round),
+            base_sha256=self.base.sha256,
+            schema_sha256=self.exchange.schema.digest,
+            dtype=self.exchange.manifest.algorithm.delta_dtype,
+        )
         return await Closer(self.exchange, me(by)).close(
             round,
-            dict(list(snapshots.items())[::order]),
+            sorted_out,
             before=self.before,
-            theta_sha256=self.base.sha256,
             theta=await self.theta(),
             control=0,
             waited_s=0.0,
             quorum_waited_s=0.0,
+            reason="by hand",
         )
 
     def payloads(self, round: int = 0) -> set[str]:
@@ -102,18 +111,8 @@ class Bench:
 
 async def run_of(adapter: Adapter, spec: DiLoCo) -> Bench:
     """A run whose Θ⁰ is what `adapter` holds."""
-    schema = adapter.schema()
-    draft = Manifest(
-        run="testrun1",
-        name="test-run",
-        algorithm=spec,
-        task=TaskRef(name="none"),
-        tensors=tuple(schema),
-        schema_sha256=schema.digest,
-        init=(),
-    )
     store = MemoryStore()
-    manifest, _ = await create_run(MemoryMailbox(store), draft, [adapter.snapshot()])
+    manifest = await new_run(store, spec, adapter=adapter)
     return Bench(store, manifest)
 
 

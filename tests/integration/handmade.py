@@ -29,6 +29,7 @@ from swarm.exchange import create_run
 from swarm.learners.numpy import NumpyAdapter
 from swarm.mailbox import init_mailbox, open_mailbox
 from swarm.tape import Tape, nonce, read_manifest
+from tests.integration.simulation import draft_of
 
 QUICK = DiLoCo(sync_every=10, beat_s=0.2, lease_s=2.0)
 FEDERATED = FedAvg(clients=4, per_round=2, optimizer="adam", partition="dirichlet:0.5", beat_s=0.2, lease_s=2.0)
@@ -50,31 +51,15 @@ def make_run(
     checkpoint_every: int = 0,
 ) -> Manifest:
     adapter = NumpyAdapter({"w": np.arange(6, dtype=np.float32).reshape(2, 3)})
-    schema = adapter.schema()
-    manifest = Manifest(
-        run=run,
-        name=name,
-        algorithm=algorithm,
-        task=TaskRef(name=task),
-        tensors=tuple(schema),
-        schema_sha256=schema.digest,
-        init=(),
-        rounds=rounds,
-        checkpoint_every=checkpoint_every,
-    )
+    described = {"run": run, "name": name, "task": TaskRef(name=task), "rounds": rounds, "checkpoint_every": checkpoint_every}
+    draft = draft_of(adapter, algorithm, **described)
 
     async def write() -> Manifest:
         mailbox = open_mailbox(location)
         await mailbox.open()
-        return (await create_run(mailbox, manifest, [adapter.snapshot()]))[0]
+        return (await create_run(mailbox, *draft))[0]
 
-    if not isinstance(algorithm, FedAvg):
-        return asyncio.run(write())
-    # Its Θ⁰ is written as any other run's of one fragment.
-    manifest = msgspec.structs.replace(manifest, algorithm=QUICK)
-    manifest = msgspec.structs.replace(asyncio.run(write()), algorithm=algorithm)
-    Path(location, RunKeys(run).manifest).write_bytes(encode(manifest, nonce="0" * 32))
-    return manifest
+    return asyncio.run(write())
 
 
 def round_records(manifest: Manifest, count: int) -> list[bytes]:

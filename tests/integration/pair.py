@@ -15,7 +15,7 @@ from swarm.runtime.handoff import Aligned, Publication, Verdict
 from swarm.runtime.inner import InnerLoop
 from swarm.tasks.charlm import TASK
 from swarm.tensors.fold import Fold
-from swarm.tensors.outer import step
+from swarm.tensors.outer import rule_of, step
 
 
 def charlm(seed: int, *, names: Sequence[str] = ("a", "b"), **options: str) -> list[Any]:
@@ -74,7 +74,7 @@ class Pair:
             for publication in made:
                 fold.add(name, publication.delta)
             merged, m = fold.result(name), self.momentum[name]
-            assert step(self.theta[name], merged, momentum=m, new_momentum=m, lr=spec.outer_lr, beta=spec.outer_momentum)
+            assert step(rule_of(spec), self.theta[name], merged, old=[m], new=[m])
             self.theta[name] = merged
 
     def _committed(self, fragment: int) -> tuple[str, dict[str, np.ndarray]]:

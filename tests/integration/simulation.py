@@ -10,14 +10,14 @@ from typing import Any, TypeVar
 import numpy as np
 
 from swarm.core.events import Trouble, WorkerEvent
-from swarm.core.fragments import plan
 from swarm.core.records import EvalRecord, LearnerRecord, Manifest, Role, TaskRef
-from swarm.core.specs import DiLoCo
+from swarm.core.specs import Algorithm
 from swarm.exchange import Exchange, create_run
+from swarm.learners.contract import Adapter
 from swarm.learners.numpy import NumpyAdapter
 from swarm.mailbox.contract import Mailbox
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
-from swarm.runtime.handoff import Handoff, Publication
+from swarm.runtime.handoff import Handoff, Publication, Tensors
 from swarm.runtime.inner import InnerLoop, params_sha256
 from swarm.runtime.local import Loaded
 from swarm.runtime.participant import Participant
@@ -52,24 +52,17 @@ def model(seed: int) -> dict[str, np.ndarray]:
     return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()}
 
 
-async def new_run(store: MemoryStore, spec: DiLoCo, *, rounds: int | None, eval_every: int = 1, **fields: Any) -> Manifest:
-    adapter = NumpyAdapter(model(7))
-    schema = adapter.schema()
-    draft = Manifest(
-        run="testrun1",
-        name="test-run",
-        algorithm=spec,
-        task=TaskRef(name="none"),
-        tensors=tuple(schema),
-        schema_sha256=schema.digest,
-        init=(),
-        rounds=rounds,
-        eval_every=eval_every,
-        **fields,
-    )
-    theta = adapter.snapshot()
-    dealt = plan(schema, spec.fragments, spec.partition)
-    manifest, _ = await create_run(MemoryMailbox(store), draft, [{n: theta[n] for n in names} for names in dealt])
+def draft_of(adapter: Adapter, spec: Algorithm, **fields: Any) -> tuple[Manifest, list[Tensors]]:
+    """The manifest, not written yet, of a run whose Θ⁰ is what `adapter` holds; Θ⁰ by fragment."""
+    schema, theta = adapter.schema(), adapter.snapshot()
+    described = {"run": "testrun1", "name": "test-run", "task": TaskRef(name="none")} | fields
+    draft = Manifest(algorithm=spec, tensors=tuple(schema), schema_sha256=schema.digest, init=(), **described)
+    return draft, [{name: theta[name] for name in names} for names in draft.plan]
+
+
+async def new_run(store: MemoryStore, spec: Algorithm, *, adapter: Adapter | None = None, **fields: Any) -> Manifest:
+    """A run of `model(7)`, or of what `adapter` holds."""
+    manifest, _ = await create_run(MemoryMailbox(store), *draft_of(adapter or NumpyAdapter(model(7)), spec, **fields))
     return manifest
 
 

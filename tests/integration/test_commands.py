@@ -16,7 +16,7 @@ from swarm.cli import run, status
 from swarm.core.keys import RunKeys
 from swarm.core.lease import BeatId
 from swarm.core.lines import decode, encode
-from swarm.core.records import Beat, Checkpoint, Control, Manifest, Rejected, RejectReason, Role, RoundRecord
+from swarm.core.records import Beat, Checkpoint, Control, DataRef, Manifest, Rejected, RejectReason, Role, RoundRecord
 from swarm.core.sentences import REASONS
 from swarm.core.specs import DiLoCo
 from swarm.core.state import ControlRead, ManifestRead, Polled, RunState, apply
@@ -212,7 +212,7 @@ def test_runs_tells_idle_done_and_stopped(swarm: Swarm, mailbox: str) -> None:
     stop(mailbox, "cccc1111")
     done, idle, stopped = swarm.objects("runs")
     expected = {"run": "aaaa1111", "name": "a-done", "method": "diloco", "task": "mlp", "round": 3, "rounds": 3}
-    expected |= {"checkpoint_every": 0, "checkpoints_kept": 3, "waits_for": "", "asked": None, "by": None}
+    expected |= {"checkpoint_every": 0, "checkpoints_kept": 3, "waits_for": "", "asked": None, "by": None, "base": None}
     assert done == expected | {"state": "done", "certain": True, "learners": [], "syncers": []}
     assert (idle["state"], idle["round"], idle["rounds"]) == ("idle", 2, None)
     assert (stopped["state"], stopped["round"]) == ("stopped", 0)
@@ -359,6 +359,15 @@ def test_checkpoints_are_listed(swarm: Swarm, mailbox: str, shown: Callable[...,
     assert (found["checkpoints"], found["checkpoint_every"], found["checkpoints_kept"]) == ([4, 12], 1, 3)
 
 
+def test_what_a_run_began_with_is_shown(mailbox: str, capsys: pytest.CaptureFixture[str]) -> None:
+    base = DataRef(name="start.safetensors", sha256="ab" * 32, size_bytes=4_351_186)
+    manifest = msgspec.structs.replace(make_run(mailbox, "mlp-one", "aaaa1111", rounds=7), base=base)
+    runs._show(heard(manifest), True, [])
+    assert json.loads(capsys.readouterr().out)["base"] == msgspec.to_builtins(base)
+    runs._show(heard(manifest), False, [])
+    assert capsys.readouterr().out.splitlines()[1] == "began with start.safetensors, 4.35 MB, SHA-256 abababababab…"
+
+
 # Joining
 
 
@@ -466,6 +475,8 @@ def test_rm_of_a_run_that_all_have_left_waits_for_nobody(swarm: Swarm, mailbox: 
         (("--learner-id", ""), "is no learner id"),
         (("--seed", str(2**64)), "seed must be"),
         (("--rounds", str(10**12)), "rounds must be"),
+        (("--base-model", "\udcff"), "is no UTF-8 text: rename it"),
+        (("--data", "\udcff"), "is no UTF-8 text: rename it"),
     ],
 )
 def test_a_wrong_option_is_named(swarm: Swarm, mailbox: str, argv: tuple[str, ...], words: str) -> None:

@@ -14,15 +14,16 @@ import pytest
 import swarm.exchange
 from swarm.core.errors import MailboxUnavailable, PayloadCorrupt, PayloadMissing, SchemaMismatch, UsageError
 from swarm.core.lines import encode
-from swarm.core.records import INIT, Checkpoint, Manifest, PayloadRef, TaskRef
+from swarm.core.records import INIT, Checkpoint, Manifest, PayloadRef
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange, create_run
+from swarm.learners.numpy import NumpyAdapter
 from swarm.mailbox.faults import Fault, FaultyMailbox
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
 from swarm.tape import read_manifest
 from swarm.tensors.payload import Packed
 from swarm.tensors.schema import Schema, TensorSpec
-from tests.integration.simulation import SHAPES, model, new_run, virtually
+from tests.integration.simulation import draft_of, model, new_run, virtually
 from tests.integration.wrappers import Wrapped
 
 SPEC = DiLoCo(sync_every=4, fragments=2)
@@ -30,18 +31,7 @@ SPEC = DiLoCo(sync_every=4, fragments=2)
 
 def draft(seed: int, fragments: int = 2) -> tuple[Manifest, list[dict[str, np.ndarray]]]:
     """A manifest that is not written yet, and its Θ⁰."""
-    schema = Schema(TensorSpec(name, "F32", shape) for name, shape in SHAPES.items())
-    manifest = Manifest(
-        run="testrun1",
-        name=f"by-{seed}",
-        algorithm=msgspec.structs.replace(SPEC, fragments=fragments),
-        task=TaskRef(name="none"),
-        tensors=tuple(schema),
-        schema_sha256=schema.digest,
-        init=(),
-    )
-    theta = model(seed)
-    return manifest, [{n: theta[n] for n in names} for names in manifest.plan]
+    return draft_of(NumpyAdapter(model(seed)), msgspec.structs.replace(SPEC, fragments=fragments), name=f"by-{seed}")
 
 
 # Creating

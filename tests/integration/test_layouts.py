@@ -12,16 +12,16 @@ import pytest
 
 from swarm.core.errors import SchemaMismatch
 from swarm.core.events import Ended, RoundClosed
-from swarm.core.fragments import by_bytes
-from swarm.core.records import LearnerRecord, Manifest, TaskRef
+from swarm.core.records import LearnerRecord, Manifest
 from swarm.core.specs import DiLoCo
-from swarm.exchange import Exchange, create_run
+from swarm.exchange import Exchange
 from swarm.learners.contract import Adapter
 from swarm.learners.layout import Layout, Permute
 from swarm.learners.select import adapter_for
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
 from swarm.runtime.session import Session
 from swarm.tensors.payload import unpack
+from tests.integration.simulation import new_run
 
 torch = pytest.importorskip("torch")
 mx = pytest.importorskip("mlx.core")
@@ -179,21 +179,8 @@ def me(learner: str) -> LearnerRecord:
     )
 
 
-def new_run(store: MemoryStore, adapter: Adapter, spec: DiLoCo) -> Manifest:
-    schema, theta = adapter.schema(), adapter.snapshot()
-    draft = Manifest(
-        run="testrun1",
-        name="test-run",
-        algorithm=spec,
-        task=TaskRef(name="none"),
-        tensors=tuple(schema),
-        schema_sha256=schema.digest,
-        init=(),
-        rounds=ROUNDS,
-    )
-    plan = by_bytes(schema, spec.fragments)
-    init = [{name: theta[name] for name in names} for names in plan]
-    return asyncio.run(create_run(MemoryMailbox(store), draft, init))[0]
+def run_of(store: MemoryStore, adapter: Adapter, spec: DiLoCo) -> Manifest:
+    return asyncio.run(new_run(store, spec, adapter=adapter, rounds=ROUNDS))
 
 
 class Peer:
@@ -241,8 +228,8 @@ def test_both_frameworks_train_one_convolutional_model_with_attention(creator: s
     # Three fragments: query, key and value of one packed parameter are committed in different rounds.
     spec = DiLoCo(sync_every=12, fragments=3, quorum_size=2, beat_s=0.2, lease_s=60)
     with mx.stream(mx.cpu):
-        manifest = new_run(store, MADE[creator]()[0], spec)
-    plan = by_bytes(manifest.tensors, 3)
+        manifest = run_of(store, MADE[creator]()[0], spec)
+    plan = manifest.plan
     homes = {k for k, names in enumerate(plan) for name in names if name.startswith("attention.") and "proj.weight" in name}
     assert len(homes) > 1
     trained(store, manifest, MADE)
@@ -252,7 +239,7 @@ def test_both_frameworks_train_one_convolutional_model_with_attention(creator: s
 def test_a_task_declares_how_its_net_lies_in_each_framework(creator: str) -> None:
     store = MemoryStore()
     with mx.stream(mx.cpu):
-        manifest = new_run(store, drawn(TASKS[creator]()[0]), DiLoCo(sync_every=12, quorum_size=2, beat_s=0.2, lease_s=60))
+        manifest = run_of(store, drawn(TASKS[creator]()[0]), DiLoCo(sync_every=12, quorum_size=2, beat_s=0.2, lease_s=60))
     assert {spec.name: spec.shape for spec in manifest.tensors} == {
         "conv.weight": (8, 3, 3),
         "conv.bias": (8,),
@@ -298,7 +285,7 @@ def trained(store: MemoryStore, manifest: Manifest, made: dict[str, Callable[[],
 
 def test_without_a_layout_the_second_is_refused_with_the_names() -> None:
     store = MemoryStore()
-    manifest = new_run(store, adapter_for(TorchNet()), DiLoCo())
+    manifest = run_of(store, adapter_for(TorchNet()), DiLoCo())
     with mx.stream(mx.cpu):
         adapter = adapter_for(MlxNet())
     session = Session(

@@ -152,6 +152,20 @@ def test_what_does_not_fit_is_named_before_anything_is_written() -> None:
     assert store.objects == before
 
 
+def test_fragments_that_the_model_does_not_give_are_told_and_fit_the_next_time() -> None:
+    store, told, again = MemoryStore(), [], []
+    asked = msgspec.structs.replace(SPEC, sync_every=5, fragments=5)
+    with session(store, algorithm=asked, callbacks=[told.append]) as first:
+        assert first.manifest.algorithm.fragments == 3
+        first.leave()
+    assert [e.message for e in told if isinstance(e, Trouble)] == ["the model has 3 parameters: 3 fragments instead of 5"]
+    with session(store, algorithm=asked, callbacks=[again.append]) as second:
+        second.leave()
+    assert not [e for e in again if isinstance(e, Trouble)]
+    with pytest.raises(RunConfigMismatch), session(store, algorithm=msgspec.structs.replace(asked, fragments=2)):
+        pass
+
+
 def test_names_that_the_runs_payloads_need_are_told_before_anything_is_written() -> None:
     store = MemoryStore()
     params = model(1) | {"b.bias.scale": np.zeros(2, np.float32)}

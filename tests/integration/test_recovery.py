@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 
-from swarm.core.errors import MailboxUnavailable, PayloadMissing, RunNotFound
+from swarm.core.errors import MailboxUnavailable, PayloadCorrupt, PayloadMissing, RunNotFound, UsageError
 from swarm.core.events import Trouble
 from swarm.core.records import Control, Manifest, RoundRecord
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange
+from swarm.learners.numpy import NumpyAdapter
 from swarm.mailbox.contract import KeyOf, Mailbox, Source
 from swarm.mailbox.faults import Fault, FaultyMailbox
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
+from swarm.runtime.inner import params_sha256
+from swarm.runtime.parameters import committed, newest
 from tests.integration.roles import Syncer, tape, until
 from tests.integration.simulation import Learner, Machines, new_run, together, virtually
 from tests.integration.wrappers import Counting, Mortal, Stopped, Wrapped
@@ -204,10 +207,69 @@ def test_parameters_that_vanished_stop_a_newcomer_by_name_and_nothing_is_written
         key = exchange.key_of(record.fragment, record.theta)
         del store.objects[key]
         before = dict(store.objects)
-        with pytest.raises(PayloadMissing, match=key):
+        with pytest.raises(PayloadMissing, match=f"{key}: no such payload; .*no checkpoint is kept"):
             await Learner(store, manifest, "b", machines).live()
         assert {k: store.objects.get(k) for k in before} == before
         assert await exchange.newest_round() == 5
+
+    virtually(main())
+
+
+def damage(store: MemoryStore, key: str) -> None:
+    data = bytearray(store.objects[key])
+    data[-3] ^= 0x40
+    store.objects[key] = bytes(data)
+
+
+@pytest.mark.parametrize("every", [0, 1])
+def test_a_newcomer_that_meets_damaged_parameters_is_told_what_to_do_and_the_next_rounds_repair_them(every: int) -> None:
+    async def main() -> None:
+        store, machines = MemoryStore(), Machines()
+        spec = DiLoCo(sync_every=40, fragments=2, quorum_size=1, beat_s=0.5, lease_s=2.0)
+        manifest = await new_run(store, spec, rounds=None, checkpoint_every=every)
+        holder = Learner(store, manifest, "a", machines)
+        life = asyncio.create_task(holder.live())
+        await until(lambda: holder.participant.newest >= 5)
+        await asyncio.sleep(0.5)
+        exchange = Exchange(MemoryMailbox(store), manifest)
+        records = await tape(store, manifest)
+        broken = exchange.key_of(records[-1].fragment, records[-1].theta)
+        damage(store, broken)
+        kept = (
+            r"or go on from a checkpoint \(1, 3, 5\): `swarm export test-run FILE --round 5`" if every else "no checkpoint is"
+        )
+        with pytest.raises(PayloadCorrupt, match=f"{broken}: SHA-256 .* A learner that trains holds them.*; {kept}"):
+            await Learner(store, manifest, "b", machines).live()
+        with pytest.raises(PayloadCorrupt, match=f"{broken}: .*; {kept}"):
+            await newest(exchange)
+        assert holder.participant.newest == records[-1].round, "told while the damage was newest"
+        if every:
+            await exchange.fetch_checkpoint(5)
+        await until(lambda: holder.participant.newest >= records[-1].round + 2)
+        late = Learner(store, manifest, "c", machines)
+        also = asyncio.create_task(late.live())
+        await until(lambda: late.steps > 0)
+        await exchange.control(Control(action="stop"))
+        assert await together(life, also) == ["stopped", "stopped"]
+        assert late.params == holder.params == params_sha256(NumpyAdapter(dict((await newest(exchange))[1])))
+
+    virtually(main())
+
+
+def test_a_damaged_momentum_is_told_from_damaged_parameters() -> None:
+    async def main() -> None:
+        store, machines = MemoryStore(), Machines()
+        spec = DiLoCo(sync_every=4, quorum_size=1, beat_s=0.5, lease_s=2.0)
+        manifest = await new_run(store, spec, rounds=2)
+        assert await Learner(store, manifest, "a", machines).live() == "done"
+        exchange = Exchange(MemoryMailbox(store), manifest)
+        await exchange.control(Control(action="extend"))
+        record = (await tape(store, manifest))[-1]
+        assert record.outer is not None
+        damage(store, exchange.key_of(0, record.outer))
+        with pytest.raises(PayloadCorrupt, match=r"momentum, without which no round .*`swarm export test-run FILE`"):
+            await Learner(store, manifest, "b", machines).live()
+        assert (await newest(exchange))[0] == 1, "the parameters are there"
 
     virtually(main())
 
@@ -322,6 +384,33 @@ def test_the_checkpoint_that_a_closer_owed_when_it_died_is_kept_by_the_next_one(
             assert kept is not None
             assert [ref.sha256 for ref in kept.theta] == [r.theta.sha256 for r in records[round - 1 : round + 1]]
             await exchange.fetch_checkpoint(round)
+
+    virtually(main())
+
+
+@pytest.mark.parametrize("calls", range(1, 5))
+def test_the_last_rounds_parameters_are_there_though_its_closer_died_and_are_kept_once_the_run_goes_on(calls: int) -> None:
+    async def main() -> None:
+        store, machines = MemoryStore(), Machines()
+        manifest = await new_run(store, CHECKPOINTED, rounds=8, checkpoint_every=2, checkpoints_kept=5)
+        exchange = Exchange(MemoryMailbox(store), manifest)
+        box = DiesAfter(MemoryMailbox(store), exchange.keys.round(7), calls)
+        nas = Syncer(store, manifest, "nas", machines, wrap=lambda _: box)
+        box.victim = asyncio.create_task(nas.live())
+        every = [Learner(store, manifest, name, machines, role="either") for name in "ab"]
+        assert await together(*(x.live() for x in every)) == ["done", "done"]
+        assert box.dead
+        assert await exchange.checkpoints() == [3]
+        round, theta = await committed(exchange, 7)
+        assert (round, params_sha256(NumpyAdapter(dict(theta)))) == (7, every[0].params)
+        with pytest.raises(UsageError, match="after round 6 of test-run; rounds with a checkpoint: 3; the newest round is 7"):
+            await committed(exchange, 6)
+        await exchange.control(Control(action="extend", rounds=10))
+        again = (Learner(store, manifest, name, machines, role="either") for name in "cd")
+        assert await together(*(x.live() for x in again)) == ["done", "done"]
+        assert await exchange.checkpoints() == [3, 7]
+        kept = await committed(exchange, 7)
+        assert {name: array.tobytes() for name, array in kept[1].items()} == {n: a.tobytes() for n, a in theta.items()}
 
     virtually(main())
 

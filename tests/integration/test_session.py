@@ -165,7 +165,7 @@ def test_a_model_that_refuses_the_first_parameters_leaves_no_live_learner_behind
     session = run.session(adapter=Broken(model(1)))
     with pytest.raises(RuntimeError, match="out of memory"), session:
         raise AssertionError("not reached")
-    assert session._left.is_set()
+    assert session._conversation._left.is_set()
     assert run.last_beat().phase == "left"
 
 
@@ -233,7 +233,7 @@ def test_a_communication_thread_that_dies_raises_in_the_training_loop(error: Exc
 
     with pytest.raises(type(error), match="boom"), run.session(box) as session:
         train(session, until=arm)
-    assert session._left.wait(LONG_S)
+    assert session._conversation._left.wait(LONG_S)
 
 
 def test_a_thread_that_cannot_beat_any_more_does_not_train_on_unseen() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,9 +14,10 @@ import pytest
 
 from swarm import worker
 from swarm.core.errors import DataMissing, UsageError
-from swarm.core.events import WorkerEvent
-from swarm.core.jobs import CreateRun, Learn
-from swarm.core.records import DataRef
+from swarm.core.events import Trouble, WorkerEvent
+from swarm.core.jobs import CreateRun, Export, Learn
+from swarm.core.records import DataRef, Manifest
+from swarm.core.sentences import settings
 from swarm.core.specs import DiLoCo
 from swarm.host.identity import identity
 from swarm.learners.numpy import NumpyAdapter
@@ -23,6 +25,7 @@ from swarm.mailbox import open_mailbox
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
 from swarm.tape import run_ids
 from swarm.tasks import registry
+from swarm.tensors.payload import Packed
 from tests.integration.handmade import make_mailbox, make_run, manifest_of_another_format
 
 
@@ -72,6 +75,60 @@ def test_names_that_the_runs_payloads_need_are_told_before_a_file_is_attached(
     with pytest.raises(UsageError, match=r"F4 keeps 'norm'"):
         worker._create(order, create, identity(), MemoryMailbox(store), told.append)  # type: ignore[arg-type]
     assert store.objects.keys() == before
+
+
+def new_mlp(mailbox: str, run: str, *, seed: int, **fields: Any) -> Learn:
+    asked: dict[str, Any] = {"algorithm": DiLoCo(fragments=2), "options": {}, **fields}
+    create = CreateRun(run=run, name=f"mlp-{run}", task="mlp", rounds=1, seed=seed, **asked)
+    return Learn(mailbox=mailbox, run=run, create=create, learner="a", may_rename=False, framework="torch", device="cpu")
+
+
+def make(order: Learn, emit: Callable[[WorkerEvent], None] = lambda event: None) -> Manifest:
+    box = open_mailbox(order.mailbox)
+    asyncio.run(box.open())
+    assert order.create is not None
+    return worker._create(order, order.create, identity(), box, emit)[0]  # type: ignore[arg-type]
+
+
+def test_a_run_begins_with_what_was_exported_of_another(tmp_path: Path, state_dir: Path) -> None:
+    pytest.importorskip("torch")
+    mailbox = make_mailbox(tmp_path / "mailbox")
+    files = {run: tmp_path / f"{run}.safetensors" for run in ("first", "second", "fresh")}
+    first = make(new_mlp(mailbox, "first", seed=1))
+    worker.export(Export(mailbox=mailbox, run="first", file=str(files["first"])))
+    data = files["first"].read_bytes()
+    second = make(new_mlp(mailbox, "second", seed=2, base_model=str(files["first"])))
+    fresh = make(new_mlp(mailbox, "fresh", seed=2))
+    for run in ("second", "fresh"):
+        worker.export(Export(mailbox=mailbox, run=run, file=str(files[run])))
+    assert files["second"].read_bytes() == data != files["fresh"].read_bytes()
+    assert second.init == first.init != fresh.init
+    assert second.base == DataRef(name="first.safetensors", sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data))
+    assert first.base is None
+    assert not second.files, "it is not in the mailbox twice"
+
+
+def test_no_run_is_made_of_a_base_model_that_does_not_fit(tmp_path: Path, state_dir: Path) -> None:
+    pytest.importorskip("torch")
+    mailbox = make_mailbox(tmp_path / "mailbox")
+    path = tmp_path / "other.safetensors"
+    path.write_bytes(b"".join(Packed({"w": np.zeros(3, np.float32)})))
+    with pytest.raises(UsageError, match=r"other\.safetensors cannot be the base model: parameter '.*' is missing"):
+        make(new_mlp(mailbox, "first", seed=1, base_model=str(path)))
+    box = open_mailbox(mailbox)
+    asyncio.run(box.open())
+    assert asyncio.run(box.list("runs/")) == []
+
+
+def test_fragments_that_the_model_does_not_give_are_told_and_not_shown(tmp_path: Path, state_dir: Path) -> None:
+    pytest.importorskip("torch")
+    mailbox = make_mailbox(tmp_path / "mailbox")
+    order = new_mlp(mailbox, "first", seed=1, algorithm=DiLoCo(fragments=8, in_flight=2))
+    told: list[WorkerEvent] = []
+    manifest = make(order, told.append)
+    assert [e.message for e in told if isinstance(e, Trouble)] == ["the model has 6 parameters: 6 fragments instead of 8"]
+    assert (manifest.algorithm.fragments, manifest.algorithm.in_flight, len(manifest.init)) == (6, 2, 6)
+    assert settings(manifest.algorithm).split()[1] == "P=6"
 
 
 def test_a_run_of_the_same_name_is_noticed(tmp_path: Path, state_dir: Path) -> None:

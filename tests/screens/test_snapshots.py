@@ -79,6 +79,7 @@ def fed_log(fixed: SimpleNamespace) -> tuple[Any, ...]:
     from tui.transitions import round_closed
 
     state = fixed.fed_state()
+    spec = state.manifest.algorithm
     return tuple(fixed.LogLine(f"12:04:0{n % 10} {round_closed(state.rounds[n], state.evals[n], spec)}") for n in (9, 10, 11))
 
 

@@ -259,8 +259,6 @@ def test_names_that_would_stand_twice_are_refused() -> None:
     for dtype in ("F8_E4M3", "F4"):
         with pytest.raises(UsageError, match=rf"{dtype} .*'norm\.scale'"):
             check_names(iter(specs), dtype)
-    with pytest.raises(UsageError, match=r"'fc\.master'"):
-        check_names(specs, None, master=True)
     check_names(specs[2:], "F4")
 
 

@@ -13,7 +13,7 @@ from swarm.core.tensorspec import TensorSpec
 from swarm.tensors.blocks import BLOCK
 from swarm.tensors.codec import encode
 from swarm.tensors.commit import Committed, OuterStep, commit, rebuild
-from swarm.tensors.outer import step
+from swarm.tensors.outer import Nesterov, step
 from swarm.tensors.payload import Packed, check, check_entries, unpack
 from swarm.tensors.precision import BF16, DTYPES, F16, F32
 from tests.unit.plain import nesterov
@@ -31,8 +31,8 @@ def test_a_step_in_place_is_the_plain_one(size: int, momentum_dtype: np.dtype[An
     theta, m = nesterov(base, momentum, delta, lr=0.7, beta=0.9)
     before = base.tobytes()
     apart, kept = np.empty_like(momentum), delta.copy()
-    assert step(base, kept, momentum=momentum, new_momentum=apart, lr=0.7, beta=0.9)
-    assert step(base, delta, momentum=momentum, new_momentum=momentum, lr=0.7, beta=0.9)
+    assert step(Nesterov(0.7, 0.9), base, kept, old=[momentum], new=[apart])
+    assert step(Nesterov(0.7, 0.9), base, delta, old=[momentum], new=[momentum])
     assert base.tobytes() == before
     assert delta.tobytes() == kept.tobytes() == theta.tobytes()
     assert momentum.tobytes() == apart.tobytes() == m.astype(momentum_dtype).tobytes()
@@ -43,7 +43,7 @@ def test_no_momentum_is_zero_momentum(momentum_dtype: np.dtype[Any]) -> None:
     base, delta = np.array([1.0, -2.0, 0.5], np.float32), np.array([0.5, -0.0, 0.0], np.float32)
     theta, m = nesterov(base, np.zeros(3, np.float32), delta, lr=0.7, beta=0.9)
     new = np.empty(3, momentum_dtype)
-    step(base, delta, momentum=None, new_momentum=new, lr=0.7, beta=0.9)
+    step(Nesterov(0.7, 0.9), base, delta, old=None, new=[new])
     assert delta.tobytes() == theta.tobytes()
     assert new.tobytes() == m.astype(momentum_dtype).tobytes()
 
@@ -51,16 +51,16 @@ def test_no_momentum_is_zero_momentum(momentum_dtype: np.dtype[Any]) -> None:
 def test_arrays_that_do_not_fit_are_refused() -> None:
     one, two = np.zeros(1, np.float32), np.zeros(2, np.float32)
     with pytest.raises(ValueError, match="shape"):
-        step(one, two, momentum=None, new_momentum=two, lr=1, beta=0)
+        step(Nesterov(1, 0), one, two, old=None, new=[two])
     with pytest.raises(ValueError, match="F32"):
-        step(one, one.astype(np.float16), momentum=None, new_momentum=one, lr=1, beta=0)  # type: ignore[arg-type]
+        step(Nesterov(1, 0), one, one.astype(np.float16), old=None, new=[one])  # type: ignore[arg-type]
 
 
 def test_the_rules_for_masters() -> None:
     f32, bf16 = TensorSpec("a", "F32", (3,)), TensorSpec("b", "BF16", (2,))
 
     def codes(**more: Any) -> list[tuple[str, str]]:
-        return [(name, code) for name, code, _ in OuterStep(lr=1, beta=0, **more).outer_specs([f32, bf16])]
+        return [(name, code) for name, code, _ in OuterStep(Nesterov(1, 0), **more).outer_specs([f32, bf16])]
 
     assert codes() == [("a", "F32"), ("b", "F32"), ("b.master", "F32")]
     assert codes(master_dtype=None, momentum_dtype="BF16") == [("a", "BF16"), ("b", "BF16")]
@@ -87,8 +87,8 @@ def rounds(spec: TensorSpec, how: OuterStep, count: int) -> list[tuple[NDArray[A
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
 def test_an_update_rebuilds_theta_and_its_error_does_not_grow(dtype: str, commit_dtype: str) -> None:
     spec = TensorSpec("w", dtype, (5, 131))
-    how = OuterStep(lr=0.7, beta=0.9, commit_dtype=commit_dtype)
-    plain = OuterStep(lr=0.7, beta=0.9, master_dtype="F32", commit_dtype="F32")
+    how = OuterStep(Nesterov(0.7, 0.9), commit_dtype=commit_dtype)
+    plain = OuterStep(Nesterov(0.7, 0.9), master_dtype="F32", commit_dtype="F32")
     exact = [done.outer["w.master"] for _, done in rounds(spec, plain, 200)]
     errors = []
     held = None  # by a learner that only ever fetches updates
@@ -113,7 +113,7 @@ def test_an_update_rebuilds_theta_and_its_error_does_not_grow(dtype: str, commit
 def test_a_master_keeps_steps_that_theta_would_round_away(dtype: str) -> None:
     spec = TensorSpec("w", dtype, (4,))
     for master, moves in (("F32", True), (None, False)):
-        how = OuterStep(lr=1.0, beta=0.0, master_dtype=master)
+        how = OuterStep(Nesterov(1.0, 0.0), master_dtype=master)
         theta, outer = np.full(4, 8, DTYPES[dtype]), None
         for _ in range(100):
             done = commit(spec, how, theta=theta, outer=outer, delta=np.full(4, 1e-3, np.float32))
@@ -128,7 +128,7 @@ def test_memory_is_reused() -> None:
     spec, delta = TensorSpec("w", "F32", (8,)), np.ones(8, np.float32)
     theta, momentum = np.ones(8, np.float32), np.ones(8, np.float32)
     theta.flags.writeable = False
-    done = commit(spec, OuterStep(lr=0.7, beta=0.9), theta=theta, outer={"w": momentum}, delta=delta, in_place=True)
+    done = commit(spec, OuterStep(Nesterov(0.7, 0.9)), theta=theta, outer={"w": momentum}, delta=delta, in_place=True)
     assert done.theta is delta
     assert done.outer["w"] is momentum
     assert done.update == {}
@@ -137,14 +137,14 @@ def test_memory_is_reused() -> None:
 @pytest.mark.parametrize("momentum_dtype", ["F32", "F16"])
 def test_numbers_that_overflow_are_not_committed(momentum_dtype: str) -> None:
     spec, theta = TensorSpec("w", "F32", (2,)), np.zeros(2, np.float32)
-    how = OuterStep(lr=0.5, beta=0.5, momentum_dtype=momentum_dtype)
+    how = OuterStep(Nesterov(0.5, 0.5), momentum_dtype=momentum_dtype)
     commit(spec, how, theta=theta, outer=None, delta=np.full(2, 60000, np.float32))
     with pytest.raises(NotFinite):
         commit(spec, how, theta=theta, outer=None, delta=np.full(2, 3e38 if momentum_dtype == "F32" else 70000, np.float32))
     half = TensorSpec("h", "F16", (2,))
     with pytest.raises(NotFinite):  # theta overflows, its master does not
         commit(half, how, theta=theta.astype(np.float16), outer=None, delta=np.full(2, -1e5, np.float32))
-    update = OuterStep(lr=1, beta=0, commit_dtype="F16")
+    update = OuterStep(Nesterov(1, 0), commit_dtype="F16")
     with pytest.raises(NotFinite):  # the update overflows
         commit(spec, update, theta=theta, outer=None, delta=np.full(2, 1e6, np.float32))
 

@@ -53,6 +53,8 @@ def keys_of(run: RunKeys, v: dict[str, Any]) -> dict[str, str]:
         run.snapshot_blob(v["round"], v["learner"], v["sha256"]): "payload",
         run.claim(v["round"], v["n"]): "Claim",
         run.eval_claim(v["round"]): "Claim",
+        run.client_claim(v["round"], v["unit"], v["n"]): "Claim",
+        run.sample(v["round"]): "Sample",
         run.learner(v["learner"], v["k"]): "LearnerRecord",
         run.beat(v["learner"], v["k"], v["n"]): "Beat",
         run.control_record(v["n"]): "Control",

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.core.fragments import Schedule, by_bytes, plan, strided
+from swarm.core.fragments import Partition, Schedule, by_bytes, fitted, plan, strided
+from swarm.core.sentences import fewer_fragments
+from swarm.core.specs import DiLoCo
 from swarm.core.tensorspec import TensorSpec
 
 MLP = [
@@ -48,6 +50,31 @@ def test_a_plan_does_not_depend_on_the_order_of_the_tensors(
     shuffled = list(model)
     shuffler.shuffle(shuffled)
     assert by_bytes(shuffled, fragments) == by_bytes(iter(model), fragments)
+
+
+@given(models, st.integers(1, 25), st.integers(1, 25), st.sampled_from(["bytes", "strided"]))
+def test_a_spec_fits_when_it_has_as_many_fragments_as_the_plan(
+    model: list[TensorSpec], fragments: int, in_flight: int, partition: Partition
+) -> None:
+    asked = DiLoCo(fragments=fragments, in_flight=min(in_flight, fragments), partition=partition)
+    fits = fitted(asked, model)
+    dealt = plan(model, asked.fragments, partition)
+    assert (fits.fragments, fits.in_flight) == (len(dealt), min(asked.in_flight, len(dealt)))
+    assert plan(model, fits.fragments, partition) == dealt, "the run is the same one"
+    assert fitted(fits, model) == fits
+    assert bool(fewer_fragments(asked, fits)) == (fits != asked)
+
+
+def test_who_asked_for_more_fragments_is_told() -> None:
+    asked = DiLoCo(fragments=8, in_flight=8)
+    assert fewer_fragments(asked, fitted(asked, MLP)) == (
+        "the model has 6 parameters: 6 fragments instead of 8, 6 in flight instead of 8"
+    )
+    one = DiLoCo(fragments=2, partition="strided")
+    words = "the model has 1 part (blocks, and parameters of none): 1 fragment instead of 2"
+    assert (
+        fewer_fragments(one, fitted(one, [TensorSpec("blocks.0.w", "F32", (2,)), TensorSpec("blocks.0.b", "F32", ())])) == words
+    )
 
 
 @given(models, st.integers(1, 25))

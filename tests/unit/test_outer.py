@@ -18,7 +18,7 @@ from swarm.core.tensorspec import TensorSpec
 from swarm.tensors.blocks import BLOCK, MAPPED_BYTES
 from swarm.tensors.finite import all_finite
 from swarm.tensors.fold import Fold, normalised
-from swarm.tensors.outer import step
+from swarm.tensors.outer import Nesterov, step
 from swarm.tensors.precision import BF16, CODES, DTYPES, F16, F32
 
 dtypes = st.sampled_from([F32, F16, BF16])
@@ -91,7 +91,7 @@ def test_the_step_is_the_oracles(case: Any, lr: float, beta: float) -> None:
         oracle_step(*row, lr, beta)
         for row in zip(*(a.astype(np.float64).tolist() for a in (theta, momentum, delta)), strict=True)
     ]
-    assert step(theta, delta, momentum=momentum, new_momentum=momentum, lr=lr, beta=beta)
+    assert step(Nesterov(lr, beta), theta, delta, old=[momentum], new=[momentum])
     assert momentum.tobytes() == np.array([m for _, m in want], np.float32).tobytes()
     assert delta.tobytes() == np.array([t for t, _ in want], np.float32).tobytes()
 
@@ -141,7 +141,7 @@ def test_nesterov_is_torchs_sgd(lr: float, beta: float) -> None:
         update = random.standard_normal(1000).astype(np.float32)
         parameter.grad = torch.from_numpy(update.copy())
         optimizer.step()
-        assert step(theta, update, momentum=momentum, new_momentum=momentum, lr=lr, beta=beta)
+        assert step(Nesterov(lr, beta), theta, update, old=[momentum], new=[momentum])
         theta = update
     np.testing.assert_allclose(theta, parameter.detach().numpy(), rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(momentum, optimizer.state[parameter]["momentum_buffer"].numpy(), rtol=1e-5, atol=1e-5)
@@ -172,7 +172,7 @@ def test_no_temporaries_of_the_models_size() -> None:
     tracemalloc.start()
     try:
         merged = mean(deltas, [1, 2])
-        assert step(theta, merged, momentum=momentum, new_momentum=momentum, lr=0.7, beta=0.9)
+        assert step(Nesterov(0.7, 0.9), theta, merged, old=[momentum], new=[momentum])
         assert all_finite(momentum)
         assert tracemalloc.get_traced_memory()[1] < MAPPED_BYTES + 8 * BLOCK * 4  # the sums, which become the new Θ
     finally:

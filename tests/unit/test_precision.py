@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 
-from swarm.core.tensorspec import DTYPE_BYTES
+from swarm.core.tensorspec import BUFFER_DTYPE_BYTES, DTYPE_BYTES
 from swarm.tensors.blocks import BLOCK, flat, scratch, spans
-from swarm.tensors.precision import BF16, CODES, DTYPES, F32, WIRE_CODES, WIRE_DTYPES, cast
+from swarm.tensors.precision import BF16, BUFFER_DTYPES, CODES, DTYPES, F32, WIRE_CODES, WIRE_DTYPES, cast
 
 UPPER = np.arange(65_536, dtype=np.uint32) << 16
 LOWER = (0x0000, 0x0001, 0x7FFF, 0x8000, 0x8001, 0xFFFF)
@@ -110,7 +110,8 @@ def test_the_tables_agree() -> None:
     assert {code: dtype.itemsize for code, dtype in DTYPES.items()} == DTYPE_BYTES
     assert [DTYPES[code] for code in CODES.values()] == list(CODES)
     assert np.dtype(">f4") not in CODES
-    assert DTYPES.items() < WIRE_DTYPES.items()
+    assert {code: dtype.itemsize for code, dtype in BUFFER_DTYPES.items()} == BUFFER_DTYPE_BYTES
+    assert DTYPES.items() < BUFFER_DTYPES.items() < WIRE_DTYPES.items()
     assert [WIRE_DTYPES[code] for code in WIRE_CODES.values()] == list(WIRE_CODES)
 
 

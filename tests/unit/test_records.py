@@ -44,11 +44,12 @@ from swarm.core.records import (
     RejectReason,
     Role,
     RoundRecord,
+    Sample,
     Snapshot,
     TaskRef,
 )
 from swarm.core.rounds import weight
-from swarm.core.specs import DiLoCo
+from swarm.core.specs import Algorithm, DiLoCo, FedAvg
 from swarm.core.tensorspec import TensorSpec
 
 ids = st.from_regex(r"[a-z0-9-]{1,12}", fullmatch=True).filter(lambda text: text not in WINDOWS_DEVICES)
@@ -65,6 +66,8 @@ def refs(round: st.SearchStrategy[int] = rounds) -> st.SearchStrategy[PayloadRef
     return st.builds(PayloadRef, round=round, sha256=hashes, size_bytes=counts)
 
 
+metrics = st.dictionaries(texts, st.floats(allow_nan=False, allow_infinity=False), max_size=3)
+units = st.sets(ids, max_size=3).map(sorted).map(tuple)
 participants = st.builds(
     Participant,
     learner=ids,
@@ -76,16 +79,31 @@ participants = st.builds(
     seconds_s=reals,
     size_bytes=counts,
     delta_norm=losses,
+    claim=counts,
+    metrics=metrics,
 )
 roles = st.sampled_from(get_args(Role))
-rejected = st.builds(Rejected, learner=ids, unit=ids, reason=st.sampled_from(get_args(RejectReason)), round=rounds)
+rejected = st.builds(
+    Rejected, learner=ids, unit=ids, reason=st.sampled_from(get_args(RejectReason)), round=rounds, differs=st.booleans()
+)
+
+
+federations = st.builds(
+    FedAvg,
+    optimizer=st.sampled_from(["sgd", "adam", "lion"]),
+    native=st.dictionaries(texts, st.booleans() | st.integers(-(2**53), 2**53) | texts, max_size=2),
+    private=st.booleans(),
+    partition=st.sampled_from(["iid", "dirichlet:0.5", "by-label:2"]),
+    deadline_s=st.none() | st.floats(0.1, 99),
+    training_seed=st.none() | st.integers(0, 99),
+)
 
 
 @st.composite
 def manifests(draw: st.DrawFn) -> Manifest:
     tensor_names = sorted(draw(st.sets(st.text("abcé.", max_size=4), min_size=1, max_size=6)))
     sync_every = draw(st.integers(1, 50))
-    spec = DiLoCo(
+    spec: Algorithm = DiLoCo(
         sync_every=sync_every,
         fragments=draw(st.integers(1, sync_every)),
         start_learners=draw(st.none() | st.integers(1, 9)),
@@ -93,6 +111,8 @@ def manifests(draw: st.DrawFn) -> Manifest:
         delta_dtype=draw(st.sampled_from([None, "F32", "F16", "BF16"])),
     )
     fragments = min(spec.fragments, len(tensor_names))
+    if draw(st.booleans()):
+        spec, fragments = draw(federations), 1
     options = st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False) | texts | st.booleans()
     data = st.builds(DataRef, name=st.just("text.txt"), sha256=hashes, size_bytes=counts)
     return Manifest(
@@ -104,7 +124,9 @@ def manifests(draw: st.DrawFn) -> Manifest:
             options=draw(st.dictionaries(texts, options, max_size=3)),
             data=tuple(draw(st.lists(data, max_size=2))),
         ),
-        tensors=tuple(TensorSpec(name, "F32", draw(st.sampled_from([(), (2, 3)]))) for name in tensor_names),
+        tensors=tuple(
+            TensorSpec(name, "F32", draw(st.sampled_from([(), (2, 3)])), draw(st.booleans())) for name in tensor_names
+        ),
         schema_sha256=draw(hashes),
         init=tuple(draw(refs(st.just(INIT))) for _ in range(fragments)),
         rounds=draw(st.none() | st.integers(1, MAX_ROUND)),
@@ -113,6 +135,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
         checkpoint_every=draw(rounds),
         checkpoints_kept=draw(rounds),
         created_by=draw(texts),
+        replay=draw(texts),
         files=tuple(draw(st.lists(files(), max_size=2, unique_by=lambda ref: ref.name))),
     )
 
@@ -151,6 +174,8 @@ def round_records(draw: st.DrawFn) -> RoundRecord:
         waited_s=draw(reals),
         quorum_waited_s=draw(reals),
         close_s=draw(reals),
+        reason=draw(texts),
+        clients=draw(units),
     )
 
 
@@ -201,6 +226,8 @@ RECORDS: dict[type[msgspec.Struct], st.SearchStrategy[Any]] = {
         train_loss=losses,
         seconds_s=reals,
         finite=st.booleans(),
+        claim=counts,
+        metrics=metrics,
     ),
     Claim: st.builds(Claim, round=rounds, learner=ids | st.just(""), incarnation=counts),
     RoundRecord: round_records(),
@@ -209,10 +236,14 @@ RECORDS: dict[type[msgspec.Struct], st.SearchStrategy[Any]] = {
         round=rounds,
         learner=ids,
         loss=losses,
-        metrics=st.dictionaries(texts, st.floats(allow_nan=False, allow_infinity=False), max_size=3),
+        metrics=metrics,
         sample=texts,
         seconds_s=reals,
+        confusion=st.integers(0, 3).flatmap(
+            lambda n: st.lists(st.lists(counts, min_size=n, max_size=n).map(tuple), min_size=n, max_size=n).map(tuple)
+        ),
     ),
+    Sample: st.builds(Sample, round=rounds, clients=units),
     Checkpoint: st.builds(Checkpoint, round=rounds, theta=st.lists(refs(), min_size=1, max_size=3).map(tuple)),
     Control: st.one_of(
         st.builds(Control, action=st.sampled_from(["stop", "pause", "resume"]), by=texts),
@@ -339,7 +370,7 @@ def check_that_it_can_be_used(record: msgspec.Struct) -> None:
             check_key(keys.snapshot(record.round, unit=record.unit, learner=record.learner, incarnation=record.incarnation))
             check_key(keys.snapshot_blob(record.round, record.learner, record.payload.sha256))
             if record.steps:
-                assert 0 <= weight(tokens=record.tokens, steps=record.steps) < math.inf
+                assert 0 <= weight(DiLoCo(), tokens=record.tokens, steps=record.steps) < math.inf
         case Claim() if record.learner:
             check_key(keys.learner(record.learner, record.incarnation))
         case LearnerRecord():
@@ -510,7 +541,11 @@ def bad_values() -> list[tuple[type[msgspec.Struct], str, Any]]:
         (["code", "", None, 1], Manifest, ["files.0.kind"]),
         (NO_FILE, Manifest, ["files.0.name"]),
         ([[FILE, FILE], [FILE, FILE | {"name": "A.TXT"}], [FILE] * 1001, None, {}], Manifest, ["files"]),
-        ([{"method": "fedavg"}, [], {"method": "diloco", "sync_every": 0}], Manifest, ["algorithm"]),
+        (
+            [{"method": "fedsgd"}, {"method": "fedavg", "per_round": 11}, [], {"method": "diloco", "sync_every": 0}],
+            Manifest,
+            ["algorithm"],
+        ),
         ([{"method": "diloco", "sync_every": 2, "fragments": 3}], Manifest, ["algorithm"]),
     ]
     for values, kind, places in fields:

@@ -53,6 +53,8 @@ def fact_lines(
         state = run.state
         yield _fact("run polls", f"{facts.run_polls}, the last took {text.span(facts.run_poll_s)}")
         yield _fact("run", f"{state.run} {state.phase}, certain: {state.phase_is_certain}, open round {state.open_round}")
+        if state.manifest is not None and state.manifest.base is not None:
+            yield _fact("base model", f"{state.manifest.base.name}, SHA-256 {state.manifest.base.sha256}")
         yield _fact("rounds read", str(len(state.rounds)))
         yield _fact("watched", f"{text.span(state.watched_s)}, lost: {state.lost or 'no'}")
         for learner in state.learners[:20]:

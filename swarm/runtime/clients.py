@@ -1,0 +1,200 @@
+"""A FedAvg learner's session: a context manager that joins, claims clients one at a time, and reports what came of each.
+
+with ClientSession(adapter, samples=(…), mailbox=…, manifest=…, me=…) as session:
+    for client in session:
+        for step in train(client):
+            if not session.report(loss=step.loss, samples=step.samples):
+                break
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+
+from swarm.core.clients import client_index
+from swarm.core.errors import UsageError
+from swarm.core.events import Ended, Stepped, Training, Trouble, WorkerEvent
+from swarm.core.records import LearnerRecord, Manifest
+from swarm.core.specs import FedAvg
+from swarm.exchange import Exchange, Offload, inline
+from swarm.learners.contract import Adapter
+from swarm.mailbox.contract import Mailbox
+from swarm.runtime.client import ClientLoop
+from swarm.runtime.conversation import STALL_S, Conversation
+from swarm.runtime.handoff import Assignment, Handoff
+from swarm.runtime.inner import params_sha256
+from swarm.runtime.participant import Participant
+from swarm.runtime.reports import eval_record
+from swarm.tasks.contract import EvalResult
+
+
+class ClientSession:
+    def __init__(
+        self,
+        adapter: Adapter,
+        *,
+        samples: Sequence[int],
+        mailbox: Mailbox,
+        manifest: Manifest,
+        me: LearnerRecord,
+        gone: Callable[[LearnerRecord], bool],
+        alive: Callable[[LearnerRecord], bool],
+        may_rename: bool = False,
+        emit: Callable[[WorkerEvent], None] = lambda event: None,
+        evaluate: Callable[[], EvalResult] | None = None,
+        offload: Offload = inline,
+        rss_bytes: Callable[[], int] = lambda: 0,
+        stall_s: float = STALL_S,
+    ) -> None:
+        """`samples`: how many each logical client has; of private clients, how many this learner has. `evaluate`: called with
+        the committed parameters in the model. `stall_s`: how long leaving waits for a share on which nothing moves. `offload`
+        as for Exchange; the rest as for Participant. Raises UsageError if the run is no FedAvg."""
+        spec = manifest.algorithm
+        if not isinstance(spec, FedAvg):
+            raise UsageError(f"run {manifest.name} is no FedAvg: it has no clients to train")
+        self.adapter, self._spec, self._samples = adapter, spec, samples
+        self._emit, self._evaluate = emit, evaluate
+        self._handoff = Handoff(evaluates=evaluate is not None)
+        self._exchange = Exchange(mailbox, manifest, offload=offload)
+        self._participant = Participant(
+            self._exchange,
+            me,
+            self._handoff,
+            schema=adapter.schema(),
+            gone=gone,
+            alive=alive,
+            may_rename=may_rename,
+            emit=emit,
+            rss_bytes=rss_bytes,
+        )
+        self._conversation = Conversation(self._exchange, self._participant, self._handoff, stall_s=stall_s)
+        self._joined = False
+        self._ended: Ended | None = None
+        self._begun_at_s = self._told_at_s = 0.0
+        self._trained = 0  # samples of the client under way, over its epochs
+        self._flaw = ""
+        self._loop: ClientLoop
+
+    def __enter__(self) -> ClientSession:
+        try:
+            start = self._conversation.open()
+            if start is None:
+                return self
+            self._loop = ClientLoop(self.adapter, self._spec, start=start)
+        except BaseException:
+            self._conversation.close()  # else the beats went on, and the others would wait for this learner
+            raise
+        self._joined = True
+        for warning in self.adapter.warnings():
+            self._emit(Trouble(message=warning))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._conversation.close()
+        if self._ended is not None and error is None:  # after the last words, which may tell of an evaluation
+            self._emit(self._ended)
+
+    @property
+    def me(self) -> LearnerRecord:
+        """This learner as it joined."""
+        return self._participant.me
+
+    @property
+    def ended(self) -> Ended | None:
+        """How it ended, once the iteration is over."""
+        return self._ended
+
+    def leave(self) -> None:
+        """Stop after the step under way, or give up joining. May be called from any thread, and from a signal handler."""
+        self._conversation.leaving = True
+
+    def samples_of(self, client: Assignment) -> int:
+        index = 0 if self._spec.private else client_index(client.unit)
+        assert index is not None
+        return self._samples[index]
+
+    def __iter__(self) -> Iterator[Assignment]:
+        """Yields a client to train, as long as the run goes on. When it is asked for the next one, the former is done, unless
+        `report` said that it is not wanted any more."""
+        telemetry = self._handoff.telemetry
+        if not self._joined:
+            self._finish("left")
+            return
+        while True:
+            self._take_over()
+            ended = "left" if self._conversation.leaving else self._handoff.ended
+            if ended is not None:
+                self._finish(ended)
+                return
+            telemetry.round, telemetry.step = self._loop.newest + 1, 0
+            client = None if self._handoff.unpublished else self._handoff.assignment()
+            if client is None:
+                telemetry.phase = "paused" if self._handoff.paused else "wait"
+                self._handoff.wait(0.2)
+                continue
+            if not self._loop.begin(client):
+                continue
+            telemetry.phase = "train"
+            self._begun_at_s, self._trained, self._flaw = time.monotonic(), 0, ""
+            self._emit(Training(round=client.round, unit=client.unit, claim=client.claim, samples=self.samples_of(client)))
+            yield client
+            self._hand_in()
+
+    def report(self, *, samples: int, loss: float | None = None, steps: int | None = None) -> bool:
+        """One step was made, of `steps` that the client takes. Whether to go on: not if its round is closed, or this learner is
+        to leave."""
+        now_s = time.monotonic()
+        loop, telemetry = self._loop, self._handoff.telemetry
+        loop.count(samples=samples, loss=loss)
+        self._trained += samples
+        telemetry.steps += 1
+        telemetry.step, telemetry.loss = loop.steps, loss
+        telemetry.tokens_per_s = self._trained / max(now_s - self._begun_at_s, 1e-9)
+        if now_s - self._told_at_s >= 1.0:
+            self._told_at_s = now_s
+            self._emit(
+                Stepped(
+                    round=loop.newest + 1,
+                    step=loop.steps,
+                    steps_before=steps or loop.steps,
+                    loss=loss,
+                    tokens_per_s=telemetry.tokens_per_s,
+                )
+            )
+        return not (self._conversation.leaving or self._handoff.behind or self._handoff.ended is not None)
+
+    def not_finite(self, name: str) -> None:
+        """The client under way has a gradient that is not finite, of the parameter `name`: nothing of it counts."""
+        self._flaw = name
+
+    def _hand_in(self) -> None:
+        client = self._loop.client
+        if client is None or self._conversation.leaving or self._handoff.behind:
+            self._loop.client = None
+            return
+        seconds_s = time.monotonic() - self._begun_at_s
+        publication = self._loop.done(samples=self.samples_of(client), seconds_s=seconds_s, flaw=self._flaw)
+        self._handoff.publish(publication)
+        if publication.flaw:
+            where = f"{client.unit} in round {client.round}"
+            self._emit(Trouble(message=f"{where}: numbers that are not finite ({publication.flaw}): it does not count"))
+
+    def _take_over(self) -> None:
+        while (aligned := self._handoff.take_aligned()) is not None:
+            self._loop.align(aligned)
+            if aligned.evaluate is not None and self._evaluate is not None:
+                self._evaluate_round(self._evaluate, aligned.evaluate)
+
+    def _evaluate_round(self, evaluate: Callable[[], EvalResult], round: int) -> None:
+        self._handoff.telemetry.phase = "evaluate"
+        started_s = time.monotonic()
+        self._handoff.evaluated(
+            eval_record(evaluate(), round=round, learner=self.me.learner, seconds_s=time.monotonic() - started_s)
+        )
+
+    def _finish(self, reason: str) -> None:
+        if self._joined:
+            self._loop.take_committed()
+        self._ended = Ended(reason=reason, rounds=self._participant.newest + 1, params_sha256=params_sha256(self.adapter))

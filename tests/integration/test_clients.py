@@ -1,0 +1,299 @@
+"""FedAvg's rounds: who trains which client, what counts, and when a round closes, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from swarm.core.clients import client_id, draw, sampled
+from swarm.core.events import Trouble
+from swarm.core.records import Claim, Control, Manifest, RoundRecord
+from swarm.core.specs import FedAvg
+from swarm.exchange import Exchange
+from swarm.mailbox.memory import MemoryMailbox, MemoryStore
+from swarm.tensors.payload import unpack
+from tests.integration.federation import SAMPLES, ClientLearner
+from tests.integration.roles import Syncer
+from tests.integration.simulation import Machines, new_run, together, virtually
+
+STEP_S, LEASE_S = 0.1, 3.0
+
+
+def federation(**fields: Any) -> FedAvg:
+    given = {"clients": 6, "per_round": 3, "training_seed": 1, "selection_seed": 2, "beat_s": 1.0, "lease_s": LEASE_S}
+    return FedAvg(**{**given, **fields})
+
+
+async def records(store: MemoryStore, manifest: Manifest) -> list[RoundRecord]:
+    exchange = Exchange(MemoryMailbox(store), manifest)
+    found = [await exchange.round(round) for round in range(await exchange.newest_round() + 1)]
+    return [record for record in found if record is not None]
+
+
+def trained(*learners: ClientLearner) -> list[tuple[int, str]]:
+    return sorted((client.round, client.unit) for learner in learners for client in learner.trained)
+
+
+async def until(happened: Callable[[], object]) -> None:
+    while not happened():  # noqa: ASYNC110 — virtual time
+        await asyncio.sleep(0.05)
+
+
+async def run_of(names: str, *, rounds: int = 4, spec: FedAvg | None = None, **fields: Any) -> tuple[Any, ...]:
+    """(learners, records) of a run that learners of one letter each take part in to its end."""
+    store, machines = MemoryStore(), Machines()
+    manifest = await new_run(store, spec or federation(), rounds=rounds)
+    learners = [
+        ClientLearner(store, manifest, name, machines, step_s=STEP_S * (1 + k), **fields) for k, name in enumerate(names)
+    ]
+    reasons = await together(*(learner.live() for learner in learners))
+    assert reasons == ["done"] * len(learners)
+    assert len({learner.params for learner in learners}) == 1
+    return learners, await records(store, manifest)
+
+
+def test_one_learner_alone_trains_all_sampled_clients() -> None:
+    (learner,), tape = virtually(run_of("a"))
+    for record in tape:
+        assert tuple(p.unit for p in record.participants) == sampled(federation(), 0, record.round)
+        assert all((p.tokens, p.weight, p.steps, p.learner) == (SAMPLES, SAMPLES, 4, "a") for p in record.participants)
+        assert all(p.metrics == {"first_loss": 1.0, "last_loss": 0.25} for p in record.participants)
+        assert record.reason == "every client has reported"
+    assert len(learner.trained) == 4 * 3
+
+
+def test_parameters_are_the_same_bytes_however_many_learners_train() -> None:
+    (one,), _ = virtually(run_of("a"))
+    many, tape = virtually(run_of("abcd"))
+    assert one.params == many[0].params
+    assert trained(one) == trained(*many)  # each client once
+    assert len({p.learner for record in tape for p in record.participants}) > 1
+
+
+def test_a_client_without_samples_counts_for_nothing_and_holds_up_nobody() -> None:
+    empty = {client_id(index): 0 for index in range(3)}
+    _, tape = virtually(run_of("ab", samples=empty))
+    for record in tape:
+        weights = {p.unit: p.weight for p in record.participants}
+        assert tuple(weights) == sampled(federation(), 0, record.round)
+        assert all((weight == 0) == (unit in empty) for unit, weight in weights.items())
+
+
+def test_a_round_whose_clients_have_no_samples_changes_nothing_and_says_so() -> None:
+    empty = {client_id(index): 0 for index in range(6)}
+    _, tape = virtually(run_of("a", rounds=2, samples=empty))
+    assert all(record.version == -1 and record.outer is None and record.theta.round == -1 for record in tape)
+
+
+def test_the_client_of_a_learner_that_died_is_trained_by_another_within_a_lease() -> None:
+    async def scenario() -> None:
+        store, machines = MemoryStore(), Machines()
+        manifest = await new_run(store, federation(per_round=2), rounds=3)
+        loop = asyncio.get_running_loop()
+        slow = ClientLearner(store, manifest, "slow", machines, step_s=100.0)
+        quick = ClientLearner(store, manifest, "quick", machines, step_s=STEP_S)
+        dying = asyncio.create_task(slow.live())
+        await until(lambda: slow.trained)
+        other = asyncio.create_task(quick.live())
+        await until(lambda: quick.trained)
+        dying.cancel()
+        died_at_s = loop.time()
+        await asyncio.gather(dying, return_exceptions=True)
+        assert await other == "done"
+        assert loop.time() - died_at_s < LEASE_S + 6
+        (taken,) = [client for client in quick.trained if client.unit == slow.trained[0].unit and client.round == 0]
+        assert taken.claim == 1
+        tape = await records(store, manifest)
+        assert [p.claim for p in tape[0].participants if p.unit == taken.unit] == [1]
+
+    virtually(scenario())
+
+
+def test_who_was_killed_and_restarted_changes_no_byte() -> None:
+    async def scenario() -> str:
+        store, machines = MemoryStore(), Machines()
+        manifest = await new_run(store, federation(), rounds=4)
+        first = ClientLearner(store, manifest, "a", machines, step_s=STEP_S)
+        life = asyncio.create_task(first.live())
+        await asyncio.sleep(1.75)
+        life.cancel()
+        await asyncio.gather(life, return_exceptions=True)
+        again = ClientLearner(store, manifest, "a", machines, step_s=STEP_S)  # same machine: the holder is provably gone
+        assert await again.live() == "done"
+        assert again.participant.me.incarnation == 2
+        return again.params
+
+    (alone,), _ = virtually(run_of("a"))
+    assert virtually(scenario()) == alone.params
+
+
+def test_a_deadline_closes_without_stragglers_and_says_so() -> None:
+    async def scenario() -> None:
+        store, machines = MemoryStore(), Machines()
+        manifest = await new_run(store, federation(per_round=2, deadline_s=5.0, min_clients=1), rounds=2)
+        slow = ClientLearner(store, manifest, "slow", machines, step_s=30.0)
+        lives = [asyncio.create_task(slow.live())]
+        await until(lambda: slow.trained)
+        quick = ClientLearner(store, manifest, "quick", machines, step_s=STEP_S)
+        lives.append(asyncio.create_task(quick.live()))
+        await asyncio.gather(*lives)
+        tape = await records(store, manifest)
+        assert len(tape[0].participants) == 1
+        assert tape[0].reason == "the deadline is over: 1 of 2 clients"
+        assert slow.given_up  # it does not finish what nobody waits for
+
+    virtually(scenario())
+
+
+def test_at_its_deadline_a_round_waits_for_the_clients_that_it_needs() -> None:
+    spec = federation(per_round=2, deadline_s=0.5, min_clients=2)
+    _, tape = virtually(run_of("a", rounds=2, spec=spec))
+    assert all(len(record.participants) == 2 for record in tape)
+
+
+def test_a_client_that_is_not_finite_is_rejected_alone() -> None:
+    bad = frozenset({sampled(federation(), 0, 0)[0]})
+    _, tape = virtually(run_of("ab", rounds=1, poisoned=bad))
+    assert [(r.unit, r.reason) for r in tape[0].rejected] == [(*bad, "nonfinite")]
+    assert len(tape[0].participants) == 2
+
+
+def test_training_longer_than_a_lease_loses_nothing() -> None:
+    async def scenario() -> None:
+        store, machines = MemoryStore(), Machines()
+        manifest = await new_run(store, federation(per_round=2), rounds=2)
+        learners = [ClientLearner(store, manifest, name, machines, step_s=4 * LEASE_S) for name in "ab"]
+        assert await together(*(learner.live() for learner in learners)) == ["done", "done"]
+        assert all(client.claim == 0 for learner in learners for client in learner.trained)
+
+    virtually(scenario())
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_of_a_client_that_two_published_the_lowest_claim_counts(same: bool) -> None:
+    async def scenario() -> None:
+        store, machines = MemoryStore(), Machines()
+        manifest = await new_run(store, federation(per_round=2), rounds=1)
+        unit = sampled(federation(per_round=2), 0, 0)[0]
+        exchange = Exchange(MemoryMailbox(store), manifest)
+        learner = ClientLearner(store, manifest, "a", machines, step_s=2.0)
+        life = asyncio.create_task(learner.live())
+        await until(lambda: unit in [client.unit for client in learner.trained])
+        # Somebody whose listing was late has trained it too, by the next claim.
+        await exchange.claim_client(0, unit, 1, Claim(round=0, learner="b", incarnation=1))
+        await until(lambda: any(key.startswith(f"{exchange.keys.snapshots(0)}{unit}/") for key in store.objects))
+        (snapshot,) = [s for s in (await exchange.snapshots(0, {})).values() if s is not None and s.unit == unit]
+        payload = store.objects[exchange.delta_key(snapshot)]
+        delta = {name: array + (not same) for name, array in unpack(memoryview(payload)).items()}
+        theirs = msgspec.structs.replace(snapshot, learner="b", claim=1)
+        await exchange.publish(theirs, delta)
+        assert await life == "done"
+        (record,) = await records(store, manifest)
+        assert [p.claim for p in record.participants if p.unit == unit] == [0]
+        assert [(r.unit, r.learner, r.reason, r.differs) for r in record.rejected] == [(unit, "b", "duplicate", not same)]
+        told = [event.message for event in learner.events if isinstance(event, Trouble)]
+        assert told == ([] if same else [f"{unit}: two learners trained it to different bytes: replay is not exact"])
+
+    virtually(scenario())
+
+
+def test_a_stop_lets_clients_that_were_begun_finish_and_begins_no_more() -> None:
+    async def scenario() -> None:
+        store, machines = MemoryStore(), Machines()
+        manifest = await new_run(store, federation(), rounds=10)
+        learner = ClientLearner(store, manifest, "a", machines, step_s=1.0)
+        life = asyncio.create_task(learner.live())
+        await asyncio.sleep(2.0)
+        await Exchange(MemoryMailbox(store), manifest).control(Control(action="stop"))
+        assert await life == "stopped"
+        (record,) = await records(store, manifest)
+        assert len(record.participants) == len(learner.trained) == 1
+        assert record.reason == "the run ends"
+
+    virtually(scenario())
+
+
+def test_a_pause_lets_the_round_finish_and_nothing_is_trained_until_it_is_resumed() -> None:
+    async def scenario() -> str:
+        store, machines = MemoryStore(), Machines()
+        manifest = await new_run(store, federation(), rounds=4)
+        learner = ClientLearner(store, manifest, "a", machines, step_s=STEP_S)
+        life = asyncio.create_task(learner.live())
+        await asyncio.sleep(0.5)
+        exchange = Exchange(MemoryMailbox(store), manifest)
+        await exchange.control(Control(action="pause"))
+        await asyncio.sleep(60)
+        assert await exchange.newest_round() == 0
+        await exchange.control(Control(action="resume"))
+        assert await life == "done"
+        assert all(len(record.participants) == 3 for record in await records(store, manifest))
+        return learner.params
+
+    (alone,), _ = virtually(run_of("a"))
+    assert virtually(scenario()) == alone.params
+
+
+def test_a_syncer_closes_for_learners_that_do_not() -> None:
+    async def scenario() -> str:
+        store, machines = MemoryStore(), Machines()
+        manifest = await new_run(store, federation(), rounds=4)
+        learners = [ClientLearner(store, manifest, name, machines, step_s=STEP_S, role="learner") for name in "ab"]
+        syncer = Syncer(store, manifest, "nas", machines)
+        assert await together(syncer.live(), *(learner.live() for learner in learners)) == ["done"] * 3
+        assert {record.closer for record in await records(store, manifest)} == {"nas"}
+        return learners[0].params
+
+    (alone,), _ = virtually(run_of("a"))
+    assert virtually(scenario()) == alone.params
+
+
+# Private clients
+
+
+def private(**fields: Any) -> FedAvg:
+    return federation(private=True, **fields)
+
+
+def test_private_clients_are_sampled_among_those_that_are_live() -> None:
+    learners, tape = virtually(run_of("abcde", rounds=6, spec=private(per_round=2)))
+    for record, before in zip(tape[1:], tape, strict=False):
+        assert before.clients == draw("abcde", 2, seed=2, round=record.round)
+        assert tuple(p.unit for p in record.participants) == before.clients
+        assert all(p.learner == p.unit for p in record.participants)
+    assert len(tape[0].participants) == 2
+    assert all(client.unit == learner.name for learner in learners for client in learner.trained)
+
+
+def test_private_clients_that_left_are_not_waited_for() -> None:
+    async def scenario() -> None:
+        store, machines = MemoryStore(), Machines()
+        manifest = await new_run(store, private(per_round=2), rounds=6)
+        stays = ClientLearner(store, manifest, "stays", machines, step_s=STEP_S)
+        goes = ClientLearner(store, manifest, "goes", machines, step_s=STEP_S)
+        lives = [asyncio.create_task(each.live()) for each in (stays, goes)]
+        await asyncio.sleep(1.0)
+        lives[1].cancel()
+        await asyncio.gather(lives[1], return_exceptions=True)
+        assert await lives[0] == "done"
+        tape = await records(store, manifest)
+        assert [p.unit for p in tape[-1].participants] == ["stays"]
+
+    virtually(scenario())
+
+
+def test_round_0_waits_for_as_many_private_clients_as_a_round_samples() -> None:
+    async def scenario() -> None:
+        store, machines = MemoryStore(), Machines()
+        manifest = await new_run(store, private(per_round=2), rounds=2)
+        first = ClientLearner(store, manifest, "first", machines, step_s=STEP_S)
+        life = asyncio.create_task(first.live())
+        await asyncio.sleep(60)
+        assert not first.trained
+        second = ClientLearner(store, manifest, "second", machines, step_s=STEP_S)
+        assert await together(life, second.live()) == ["done", "done"]
+
+    virtually(scenario())
