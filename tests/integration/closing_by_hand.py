@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from swarm.core.acceptance import sort_out
 from swarm.core.records import LearnerRecord, Manifest, PayloadRef, RoundRecord, Snapshot
 from swarm.core.specs import DiLoCo
 from swarm.core.tensorspec import TensorSpec
@@ -87,13 +88,20 @@ class Bench:
         snapshots = await self.exchange.snapshots(round, {})
         return await Closer(self.exchange, me(by)).close(
             round,
-            dict(list(snapshots.items())[::order]),
+            sort_out(
+                dict(list(snapshots.items())[::order]),
+                round=round,
+                fragment=self.exchange.schedule.fragment(round),
+                base_sha256=self.base.sha256,
+                schema_sha256=self.exchange.schema.digest,
+                dtype=self.manifest.algorithm.delta_dtype,
+            ),
             before=self.before,
-            theta_sha256=self.base.sha256,
             theta=await self.theta(),
             control=0,
             waited_s=0.0,
             quorum_waited_s=0.0,
+            reason="by hand",
         )
 
     def payloads(self, round: int = 0) -> set[str]:

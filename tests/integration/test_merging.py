@@ -29,6 +29,7 @@ SPECS = [
     TensorSpec("bn.var", "F32", (5,), buffer=True),
     TensorSpec("bn.weight", "F32", (5,)),
     TensorSpec("conv.weight", "F32", (5, 13)),
+    TensorSpec("conv.weight.g", "F32", (2,)),  # between conv.weight and conv.weight.v in an outer payload
     TensorSpec("head.bias", "BF16", (70,)),
     TensorSpec("head.count", "I32", (3,), buffer=True),
 ]
