@@ -91,7 +91,7 @@ class MlxAdapter:
             return lines
         parts = mlx_parts(self._model)
         local = (
-            f"{name} ({str(b.dtype).removeprefix('mlx.core.')})"
+            f"{name} ({str(b.dtype).removeprefix('mlx.core.').rstrip('_')})"
             for name, b in parts.buffers.items()
             if b.dtype not in _BUFFER_CODES
         )

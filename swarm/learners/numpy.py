@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from swarm.core.errors import SchemaMismatch
 from swarm.learners.parts import warnings_of
 from swarm.tensors.payload import check
-from swarm.tensors.precision import CODES
+from swarm.tensors.precision import BUFFER_DTYPES, CODES
 from swarm.tensors.schema import Schema, TensorSpec
 
-_BUFFER_CODES = {**CODES, np.dtype("<i4"): "I32", np.dtype("<i8"): "I64"}
+_BUFFER_CODES = {dtype: code for code, dtype in BUFFER_DTYPES.items()}
 
 
 class Arrays(dict[str, NDArray[Any]]):

@@ -86,9 +86,7 @@ class FolderReader:
             while waiting:
                 folder = waiting.pop()
                 first = after[len(folder) :].partition("/")[0] if after.startswith(folder) else ""
-                for name, is_folder in self.patiently(partial(self._scan, folder.rstrip("/"))).items():
-                    if name < first and not first.startswith(name):  # cheaply: a long folder of which only the end counts
-                        continue
+                for name, is_folder in self.patiently(partial(self._scan, folder.rstrip("/"), first)).items():
                     key = folder + name
                     if not is_folder:
                         keys.add(key)
@@ -202,33 +200,33 @@ class FolderReader:
             return True
         return self._present(parent) and name in self._scan(parent)
 
-    def _scan(self, folder: str) -> dict[str, bool]:
+    def _scan(self, folder: str, first: str = "") -> dict[str, bool]:
         """Names in `folder` ('': the mailbox) that could be ours; True: a folder. Nothing if there is no such folder.
 
-        Links are not followed: they could lead out of the mailbox.
+        `first`: those before it that it does not begin with are left out, as cheaply as can be: of a long folder often only
+        the end counts. Links are not followed: they could lead out of the mailbox.
         """
         for _ in range(2):  # an NFS client's memory of a folder that was deleted and made again is mended by the first error
             try:
                 with os.scandir(self.path(folder)) as entries:
-                    names = dict(filter(None, map(_ours, entries)))
+                    # In one loop: this is most of what a poll of a long run costs.
+                    names = {}
+                    for entry in entries:
+                        name = entry.name
+                        if (name >= first or first.startswith(name)) and _is_key(name):
+                            is_folder = entry.is_dir(follow_symlinks=False)
+                            if is_folder or entry.is_file(follow_symlinks=False):  # else no swarm made it
+                                names[name] = is_folder
             except OSError as error:
                 if error.errno not in ABSENT:
                     raise
                 if folder == RUNS:
                     raise MailboxAway(f"{self.root}: no folder {RUNS}/ there: is the share mounted?") from error
             else:
-                self._names.listed(folder, names)
+                self._names.listed(folder, names, whole=not first)
                 return names
         self._names.forget_above(f"{folder}/")
         return {}
-
-
-def _ours(entry: os.DirEntry[str]) -> tuple[str, bool] | None:
-    """The name, and whether it is a folder's; None for what no swarm made."""
-    if not _is_key(entry.name):
-        return None
-    is_folder = entry.is_dir(follow_symlinks=False)
-    return (entry.name, is_folder) if is_folder or entry.is_file(follow_symlinks=False) else None
 
 
 def _some_after(folder: str, after: str) -> bool:

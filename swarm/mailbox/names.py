@@ -21,10 +21,13 @@ class Names:
         with self._lock:
             return name in self._names.get(folder, ())
 
-    def listed(self, folder: str, names: Iterable[str]) -> None:
-        """These and no others are in `folder`."""
+    def listed(self, folder: str, names: Iterable[str], *, whole: bool = True) -> None:
+        """These are in `folder`, and no others if that is the `whole` of it."""
         with self._lock:
-            self._names[folder] = set(names)
+            if whole:
+                self._names[folder] = set(names)
+            else:
+                self._names.setdefault(folder, set()).update(names)
             self._touch(folder)
 
     def written(self, path: str) -> None:

@@ -15,10 +15,11 @@ Pulling = Callable[..., AbstractContextManager[None]]
 
 
 class Committed:
-    def __init__(self, exchange: Exchange, *, holds: bool, pulling: Pulling) -> None:
-        """`holds`: whether to keep the parameters, as whoever trains does; one that only closes rounds fetches what it
-        needs."""
+    def __init__(self, exchange: Exchange, *, holds: bool, gives_away: bool, pulling: Pulling) -> None:
+        """`holds`: whether to fetch the parameters of every round, as whoever trains does; one that only closes rounds fetches
+        what it needs. `gives_away`: they are held until they are handed over, and no longer."""
         self.exchange, self.holds, self.pulling = exchange, holds, pulling
+        self._gives_away = gives_away
         self.newest = INIT
         self.records: list[RoundRecord | None] = []  # by fragment
         self.theta: dict[int, tuple[str, Tensors]] = {}  # by fragment, as held: SHA-256 of the payload, parameters
@@ -80,6 +81,10 @@ class Committed:
         self.records[record.fragment], self.newest = record, record.round
         if theta is not None and self.holds:
             self.theta[record.fragment] = record.theta.sha256, theta
+
+    def handed_over(self, *fragments: int) -> dict[int, tuple[str, Tensors]]:
+        """What is held of these, for whoever trains with it."""
+        return {k: self.theta.pop(k) if self._gives_away else self.theta[k] for k in fragments}
 
     async def parameters(self, fragment: int, ref: PayloadRef | None = None) -> Tensors:
         """Those of a fragment that `ref` refers to, by default its newest; fetched if they are not held."""

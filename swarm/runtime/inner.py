@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,9 +28,18 @@ GROUP_BYTES = 32 << 20  # parameters are aligned in groups of about so many byte
 
 class InnerLoop:
     def __init__(
-        self, adapter: Adapter, spec: DiLoCo, *, plan: tuple[tuple[str, ...], ...], schedule: Schedule, start: Aligned
+        self,
+        adapter: Adapter,
+        spec: DiLoCo,
+        *,
+        plan: tuple[tuple[str, ...], ...],
+        schedule: Schedule,
+        start: Aligned,
+        owns: bool = False,
     ) -> None:
-        """`start` holds every fragment; the adapter's parameters become these."""
+        """`start` holds every fragment; the adapter's parameters become these. `owns`: nobody else holds the arrays that come
+        with `start` and later commits, and a run of this `spec` can do without an anchor once a delta is made of it
+        (`rests_between`). Then a delta takes its place, and only the next commit brings another one."""
         self.adapter, self.spec, self.plan, self.schedule = adapter, spec, plan, schedule
         self.tensors = adapter.schema()
         self.newest = start.newest  # the last round that was taken over
@@ -42,6 +51,7 @@ class InnerLoop:
             adapter.apply(theta)
             self.parts.append(Fragment(base_sha256=sha256, anchor=theta))
         self._in_flight = min(spec.in_flight, len(plan))
+        self._owns = owns
 
     # Steps
 
@@ -98,6 +108,8 @@ class InnerLoop:
         made = publication(fragment, part, part.report(self.round, kept=kept, theta=theta), delta, flaw=flaw)
         if flaw:
             self.give_up()
+        elif self._owns:
+            part.anchor = {}
         self.round, self.step = self.round + 1, 0
         return made
 
@@ -107,7 +119,7 @@ class InnerLoop:
         """(the payload's arrays, the residual once it is accepted, the parameters if they are needed). Raises NotFinite."""
         spec = self.spec
         here = self.adapter.snapshot(names)
-        delta = codec.room((self.tensors[name] for name in names), spec.delta_dtype)
+        delta = self._room(part, names, here)
         kept: dict[str, NDArray[Any]] = {}
         for name in names:
             tensor, anchor = self.tensors[name], part.anchor[name]
@@ -132,6 +144,22 @@ class InnerLoop:
                 return delta, kept, part.anchor  # which half of all steps are told from
             case _:
                 return delta, kept, None
+
+    def _room(self, part: Fragment, names: Collection[str], here: Tensors) -> dict[str, NDArray[Any]]:
+        """Arrays for the delta: the anchor's own, where it is not needed any more and the delta is of its dtype. Raises
+        NotFinite before the anchor is given up."""
+        dtype = self.spec.delta_dtype
+        specs = [self.tensors[name] for name in names if self._owns and not self.tensors[name].buffer]
+        same = [spec.name for spec in specs if spec.dtype == (dtype or spec.dtype)]
+        for name in names if same else ():  # all of them first
+            codec.check_finite(
+                part.anchor[name], here[name], spec=self.tensors[name], dtype=dtype, residual=part.residual.get(name)
+            )
+        found = {name: part.anchor[name] for name in same}
+        for array in found.values():
+            array.flags.writeable = True
+        others = [self.tensors[name] for name in names if name not in found]
+        return found | (codec.room(others, dtype) if others else {})
 
     # Taking over
 
@@ -182,12 +210,22 @@ class InnerLoop:
         for part in self.parts:
             part.give_up()
 
+    @property
+    def lacking(self) -> tuple[int, ...]:
+        """Fragments whose committed parameters are not held: a delta was made of them, and its round is pending."""
+        return tuple(k for k, part in enumerate(self.parts) if not part.anchor)
+
+    def give_back(self, fragments: Mapping[int, Tensors]) -> None:
+        """The newest committed parameters of those that are lacking."""
+        for fragment, theta in fragments.items():
+            self.parts[fragment].anchor = theta
+
     def committed(self) -> Tensors:
-        """The newest committed parameters of the whole model."""
+        """The newest committed parameters of the whole model, but for those that are lacking."""
         return {name: array for part in self.parts for name, array in part.anchor.items()}
 
     def take_committed(self) -> None:
-        """Every parameter as it was last committed."""
+        """Every parameter as it was last committed. None may be lacking."""
         for part in self.parts:
             self.adapter.apply(part.anchor)
 
@@ -204,6 +242,12 @@ class InnerLoop:
             yield
         finally:
             self.adapter.apply(local)
+
+
+def rests_between(spec: DiLoCo) -> bool:
+    """Whether a learner makes no step between its report and the commit that overwrites whatever it has: only the delta is
+    of use meanwhile. An update of a commit would need what it starts from."""
+    return spec.alignment == "overwrite" and spec.in_flight == 1 and spec.overlap_steps == 0 and spec.commit_dtype is None
 
 
 def _groups(names: Iterable[str], tensors: Tensors) -> Iterator[list[str]]:

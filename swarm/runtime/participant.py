@@ -26,10 +26,12 @@ from swarm.core.errors import (
 )
 from swarm.core.events import Joined, Paused, Resumed, Trouble, Waiting, WorkerEvent, round_closed
 from swarm.core.records import Beat, Claim, Control, LearnerRecord, PayloadRef, RoundRecord
+from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange
 from swarm.runtime.closing import Closer
 from swarm.runtime.committed import Committed
 from swarm.runtime.handoff import Aligned, Assignment, Handoff, Tensors, Verdict, verdict
+from swarm.runtime.inner import rests_between
 from swarm.runtime.membership import Pulse, take
 from swarm.runtime.parameters import advised
 from swarm.runtime.patience import BACKOFF_S, Patience, jittered
@@ -63,7 +65,9 @@ class Participant:
         spec = exchange.manifest.algorithm
         self.poll_s = min(max(spec.beat_s / 10, 0.05), 1.0)
         self._trains = me.role != "syncer"
-        self._committed = Committed(exchange, holds=self._trains, pulling=self._pulling)
+        self.gives_away = me.role == "learner" and isinstance(spec, DiLoCo) and rests_between(spec)
+        """Whether what is handed over is nobody else's: one that never closes has no use for it here."""
+        self._committed = Committed(exchange, holds=self._trains, gives_away=self.gives_away, pulling=self._pulling)
         self._watch = Watch(exchange)
         self._upkeep = Upkeep(exchange, self._committed, self._watch, emit=emit)
         self._reports = Reports(exchange, handoff, emit=emit)
@@ -136,7 +140,7 @@ class Participant:
             )
         )
         self._heed()
-        return Aligned(newest=self.newest, fragments=dict(self._committed.theta))
+        return Aligned(newest=self.newest, fragments=self._committed.handed_over(*self._committed.theta))
 
     async def _begin(self) -> None:
         self._controls = await self.exchange.controls(())
@@ -263,6 +267,11 @@ class Participant:
         """What the records of committed rounds say of this learner's snapshots. Waits for a share that is away."""
         return await self._patience.through(functools.partial(self._reports.verdicts, self.me.learner, tuple(rounds)))
 
+    async def parameters(self, fragments: Iterable[int]) -> dict[int, Tensors]:
+        """The newest committed ones of `fragments`. Waits for a share that is away."""
+        find = self._committed.parameters
+        return {k: await self._patience.through(functools.partial(find, k)) for k in fragments}
+
     async def _follow(self, newest: int) -> None:
         """Take over everything that was committed up to `newest`."""
         if newest <= self.newest:
@@ -272,7 +281,8 @@ class Participant:
             verdicts = await self._reports.verdicts(self.me.learner, (r for r in self.handoff.awaited if r <= newest))
             await self._committed.load(newest)
             self._watch.closed()
-            aligned = Aligned(newest=self.newest, fragments=dict(self._committed.theta), verdicts=verdicts)
+            theta = self._committed.handed_over(*self._committed.theta)
+            aligned = Aligned(newest=self.newest, fragments=theta, verdicts=verdicts)
             self._hand_over(aligned)
             return
         for round in range(self.newest + 1, newest + 1):
@@ -293,7 +303,7 @@ class Participant:
         said = verdict(record, self.me.learner)
         aligned = Aligned(
             newest=record.round,
-            fragments={record.fragment: self._committed.theta[record.fragment]} if self._trains else {},
+            fragments=self._committed.handed_over(record.fragment) if self._trains else {},
             evaluate=evaluate,
             verdicts={} if said is None else {record.round: said},
         )

@@ -99,7 +99,12 @@ class Session:
             if start is None:
                 return self
             self._inner = InnerLoop(
-                self.adapter, self._spec, plan=self._exchange.plan, schedule=self._exchange.schedule, start=start
+                self.adapter,
+                self._spec,
+                plan=self._exchange.plan,
+                schedule=self._exchange.schedule,
+                start=start,
+                owns=self._participant.gives_away,
             )
             store = None if self._local is None else self._local(self.me)
             self._keeper = Keeper(store, self._parts, emit=self._emit, clock=time.monotonic)
@@ -262,5 +267,11 @@ class Session:
 
     def _finish(self, reason: str) -> None:
         if reason != "left":
-            self._inner.take_committed()
+            lacking = self._inner.lacking  # the run has ended without the round that was reported to
+            theta = self._conversation.ask(self._participant.parameters(lacking)) if lacking else {}
+            if theta is None:
+                reason = "left"
+            else:
+                self._inner.give_back(theta)
+                self._inner.take_committed()
         self._ended = Ended(reason=reason, rounds=self._participant.newest + 1, params_sha256=params_sha256(self.adapter))

@@ -282,10 +282,14 @@ def unpack(payload: Buffer) -> dict[str, NDArray[Any]]:
     """The payload's tensors by name: read-only views into `payload`, BF16, F8_E4M3 and F8_E8M0 as ml_dtypes has
     them, F4 as uint8 (two in each, so its last axis is half of what the header says). Raises HeaderError.
 
-    A view need not be aligned to its dtype if the payload mixes dtypes.
+    A view need not be aligned to its dtype if the payload mixes dtypes. Into a payload that can be written to, it may be made
+    writable by whoever owns that.
     """
-    raw = memoryview(payload).cast("B").toreadonly()
-    return {entry.name: array_of(entry, raw[entry.begin : entry.end]) for entry in parse_header(raw, len(raw))}
+    raw = memoryview(payload).cast("B")
+    found = {entry.name: array_of(entry, raw[entry.begin : entry.end]) for entry in parse_header(raw, len(raw))}
+    for array in found.values():
+        array.flags.writeable = False
+    return found
 
 
 def array_of(entry: Entry, raw: memoryview) -> NDArray[Any]:

@@ -261,3 +261,154 @@ def test_what_a_person_froze_is_no_buffer_and_is_told(name: str) -> None:
     assert "fc.bias" in line
     assert "frozen, so neither trained nor exchanged" in line
     assert adapter_for(model).warnings() == ()
+
+
+# Counters, and what cannot be exchanged
+
+COUNTERS = [TensorSpec("fixed", "I32", (), buffer=True), TensorSpec("steps", "I64", (2,), buffer=True)]
+
+
+def counting(model: Any) -> Any:
+    """`model` with two counters, and a buffer of a dtype that is not exchanged."""
+    fixed, steps, flags = np.array(3, np.int32), np.array([5, 2**40], np.int64), np.array([True, False])
+    if isinstance(model, Arrays):
+        return Arrays(
+            {**model, "fixed": fixed, "steps": steps, "flags": flags}, buffers={*STATISTICS, "fixed", "steps", "flags"}
+        )
+    if hasattr(model, "register_buffer"):
+        torch = pytest.importorskip("torch")
+        for name, array in (("fixed", fixed), ("steps", steps), ("flags", flags)):
+            model.register_buffer(name, torch.from_numpy(array.copy()))
+        return model
+    mx, nn = pytest.importorskip("mlx.core"), pytest.importorskip("mlx.nn")
+
+    class Counting(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.norm = model.fc, model.norm
+            self.fixed, self.steps, self.flags = mx.array(fixed), mx.array(steps), mx.array(flags)
+            self.unfreeze()
+
+        def unfreeze(self, **options: Any) -> None:
+            super().unfreeze(**options)
+            self.norm.unfreeze()
+            self.freeze(keys=["fixed", "steps", "flags"], recurse=False)
+
+    return Counting()
+
+
+def test_integers_keep_their_type(model: Any) -> None:
+    adapter = adapter_for(counting(model), "auto", buffers=True)
+    assert list(adapter.schema()) == sorted([*SCHEMA, *COUNTERS], key=lambda spec: spec.name)
+    assert adapter.snapshot()["steps"].tolist() == [5, 2**40]
+    assert adapter.snapshot()["fixed"].shape == ()
+    new = values(adapter) | {"steps": np.array([-1, 2**53 + 1])}
+    adapter.apply(new)
+    assert held(adapter) == raw(new)
+    with pytest.raises(SchemaMismatch):
+        adapter.apply({"steps": np.zeros(2, np.int32)})
+    with pytest.raises(SchemaMismatch):
+        adapter.apply({"fixed": np.zeros(1, np.int32)})
+    assert held(adapter) == raw(new)
+    split = adapter_for(counting(model), Layout((Split("steps", to=("a", "b")),)), buffers=True)
+    split.apply({"b": np.array([9])})
+    assert split.snapshot()["b"].dtype == np.int64
+    assert split.snapshot()["b"].tolist() == [9]
+
+
+def test_what_cannot_be_exchanged_stays_local_and_is_told(model: Any) -> None:
+    made = counting(model)
+    adapter = adapter_for(made, buffers=True)
+    assert adapter.warnings() == (
+        "flags (bool): every learner keeps its own, as only dense F32, F16, BF16, I32 and I64 buffers are exchanged",
+    )
+    assert adapter_for(made, "auto", buffers=True).warnings() == adapter.warnings()
+    assert adapter_for(made).warnings() == ()
+    before = everything(made)["flags"]
+    adapter.apply(values(adapter))
+    assert everything(made)["flags"] == before
+    with pytest.raises(SchemaMismatch):
+        adapter.apply({"flags": np.zeros(2, np.bool_)})
+
+
+# What only PyTorch, or only MLX, can get wrong
+
+
+def test_torch_buffers_are_written_and_not_replaced() -> None:
+    torch = pytest.importorskip("torch")
+    model = torch_model()
+    model.alias = model.norm
+    ran = torch.compile(model.norm, backend="eager")
+    model.eval()
+    x = torch.ones(2, 4)
+    ran(x)
+    var, counted, cached = model.norm.running_var, model.norm.num_batches_tracked, model.cached
+    adapter = adapter_for(model, buffers=True)
+    adapter.apply({"norm.running_var": np.full(4, 100, F32), "norm.running_mean": np.ones(4, F32)})
+    assert model.norm.running_var is var
+    assert not var.requires_grad
+    assert (ran(x) == 0).all()  # at the mean: the compiled model sees it
+    assert (model.norm.num_batches_tracked is counted, model.cached is cached) == (True, True)
+    assert [name for name in adapter.schema().names if "tracked" in name or "cached" in name or "alias" in name] == []
+
+
+@pytest.mark.parametrize("kind", ["BatchNorm3d", "SyncBatchNorm", "InstanceNorm2d"])
+def test_torch_counts_batches_for_itself(kind: str) -> None:
+    torch = pytest.importorskip("torch")
+    model = getattr(torch.nn, kind)(3, track_running_stats=True)
+    assert "num_batches_tracked" in dict(model.named_buffers())
+    assert {s.name for s in adapter_for(model, buffers=True).schema() if s.buffer} == {"running_mean", "running_var"}
+    model.steps = torch.nn.Buffer(torch.zeros((), dtype=torch.int64))
+    assert "steps" in adapter_for(model, buffers=True).schema()
+
+
+def test_torch_buffers_without_a_shape_or_memory_of_their_own() -> None:
+    torch = pytest.importorskip("torch")
+    with pytest.raises(SchemaMismatch, match="initialised"):
+        adapter_for(torch.nn.LazyBatchNorm1d(affine=False), buffers=True).schema()
+    model = torch.nn.Linear(2, 2)
+    model.register_buffer("wide", torch.zeros(1).expand(3))
+    model.register_buffer("turned", torch.arange(6.0).reshape(2, 3).T)
+    adapter = adapter_for(model, buffers=True)
+    assert [spec.name for spec in adapter.schema() if spec.buffer] == ["turned"]
+    adapter.apply({"turned": np.array([[9, 8], [7, 6], [5, 4]], F32)})
+    assert model.turned.tolist() == [[9, 8], [7, 6], [5, 4]]
+    assert len(adapter.warnings()) == 1
+
+
+def test_mlx_statistics_are_no_parameters_after_a_whole_model_was_unfrozen() -> None:
+    """MLX's unfreeze of a whole model forgets that BatchNorm's are frozen."""
+    model = mlx_model()
+    model.freeze()
+    assert [spec.name for spec in adapter_for(model, buffers=True).schema()] == sorted(STATISTICS)
+    model.unfreeze()
+    assert "running_var" in model.trainable_parameters()["norm"]
+    assert list(adapter_for(model, buffers=True).schema()) == SCHEMA
+    assert list(adapter_for(model, "auto").schema()) == [spec for spec in SCHEMA if not spec.buffer]
+
+
+def test_mlx_quantised_weights_are_frozen_parameters() -> None:
+    nn = pytest.importorskip("mlx.nn")
+    model = nn.Sequential(nn.QuantizedLinear(64, 32), nn.Linear(32, 4))
+    adapter = adapter_for(model, "auto", buffers=True)
+    assert adapter.schema().names == ("1.bias", "1.weight")
+    (line,) = adapter.warnings()
+    assert line.startswith("layers.0.")
+    assert "frozen" in line
+
+
+def test_mlx_a_step_that_is_compiled_sees_what_was_applied() -> None:
+    mx, nn = pytest.importorskip("mlx.core"), pytest.importorskip("mlx.nn")
+    with mx.stream(mx.cpu):
+        model = nn.BatchNorm(4)
+
+        def forward(x: Any) -> Any:
+            return model(x)
+
+        ran = mx.compile(forward, inputs=model.state, outputs=model.state)
+        x = mx.array(np.random.default_rng(0).standard_normal((3, 4)).astype(F32))
+        mx.eval(ran(x))
+        adapter = adapter_for(model, buffers=True)
+        adapter.apply({"running_mean": np.full(4, 10, F32)})
+        mx.eval(ran(x))
+        assert (adapter.snapshot()["running_mean"] > 8).all()  # 0.9 of it, and 0.1 of the batch's

@@ -89,6 +89,43 @@ for dtype in ("BF16", "F8_E4M3", "F4"):
             done |= {f"{dtype}.{merge}.{kind}.{name}": array for name, array in arrays.items()}
 """
 
+FEDAVG = """
+from swarm.core.specs import FedAvg
+from swarm.core.tensorspec import TensorSpec
+from swarm.tensors.codec import encode
+from swarm.tensors.commit import OuterStep, commit
+from swarm.tensors.fold import Fold
+from swarm.tensors.robust import Robust
+
+done = {}
+theta = values(1)
+specs = [TensorSpec("w", "F32", theta.shape), TensorSpec("v", "F32", theta.shape, buffer=True)]
+n = TensorSpec("n", "I64", (1000,), buffer=True)
+clients = [{"w": values(seed), "v": np.abs(values(seed + 10)), "n": values(seed)[:2000].view("<i8")} for seed in range(2, 8)]
+merged = {}
+for statistic in ("mean", "median", "trimmed"):
+    sums = Fold([*specs, n], [10.0, 3.0, 7777.0, 0.0, 1.0, 2.0**50], merge="mean", dtype="BF16", norms=True)
+    if statistic != "mean":
+        sums = Robust([*specs, n], len(clients), trim=None if statistic == "median" else 0.2, dtype="BF16")
+    for spec in (*specs, n):
+        payloads = [encode(client[spec.name], client[spec.name], spec=spec, dtype="BF16") for client in clients]
+        if not spec.buffer:
+            payloads = [encode(theta, client[spec.name], spec=spec, dtype="BF16") for client in clients]
+        for k, payload in enumerate(payloads):
+            sums.add(spec.name, payload) if statistic == "mean" else sums.look(k, spec.name, payload)
+        if statistic != "mean":
+            sums.add(spec.name, payloads)
+    done[f"{statistic}.norms"] = np.array(sums.norms).view(np.float32)
+    merged[statistic] = {spec.name: sums.result(spec.name) for spec in (*specs, n)}
+    done |= {f"{statistic}.{name}": array for name, array in merged[statistic].items()}
+for outer in ("fedavg", "fedavgm", "fedadam", "fedyogi"):
+    how, at, kept = OuterStep.of(FedAvg(outer=outer, outer_lr=0.7)), theta, None
+    for statistic in merged:
+        committed = commit(specs[0], how, theta=at, outer=kept, delta=merged[statistic]["w"].copy())
+        at, kept = committed.theta, committed.outer
+    done |= {f"{outer}.theta": at} | {f"{outer}.{name}": array for name, array in kept.items()}
+"""
+
 HASH = """
 from numpy._core._multiarray_umath import __cpu_features__
 from swarm.tensors.payload import Packed
@@ -109,7 +146,7 @@ def close(program: str, without: list[str]) -> tuple[str, set[str]]:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("program", [PLAIN, FOLD], ids=["plain", "quantised"])
+@pytest.mark.parametrize("program", [PLAIN, FOLD, FEDAVG], ids=["plain", "quantised", "fedavg"])
 @pytest.mark.parametrize("level", range(len(USED)))
 def test_the_same_bytes_without_vector_instructions(level: int, program: str) -> None:
     plain, features = close(program, [])
@@ -126,8 +163,9 @@ def test_the_same_bytes_without_vector_instructions(level: int, program: str) ->
     [
         (PLAIN, "6b72c1bad19b87d07f031c0981021960686eb9d510f9256232c3b7b0c7fd6678"),
         (FOLD, "f01858e3bb07c71cb363f2a7d002c779d05763f19a4cfb04baece22df0dd6853"),
+        (FEDAVG, "aa7be30e2c2dc4b6bcf61b66c0ef92671723ee4377cdc7e1d742e1d44d6d070a"),
     ],
-    ids=["plain", "quantised"],
+    ids=["plain", "quantised", "fedavg"],
 )
 def test_the_bytes_are_those_of_every_machine(program: str, sha256: str) -> None:
     assert close(program, [])[0] == sha256

@@ -83,6 +83,28 @@ def test_quantised_deltas_byte_for_byte() -> None:
     assert blob == len(header).to_bytes(8, "little") + header + data
 
 
+def test_buffers_byte_for_byte() -> None:
+    """Whatever the delta_dtype is: their own values."""
+    specs = [
+        TensorSpec("n", "I64", (), buffer=True),
+        TensorSpec("steps", "I32", (2,), buffer=True),
+        TensorSpec("var", "F32", (1,), buffer=True),
+    ]
+    here = {"n": np.array(-2), "steps": np.array([7, 2**31 - 1], np.int32), "var": np.array([0.25], np.float32)}
+    held = {}
+    for spec in specs:
+        held |= encode(np.zeros_like(here[spec.name]), here[spec.name], spec=spec, dtype="F4")
+    blob = b"".join(Packed(held))
+    header = b'{"n":{"dtype":"I64","shape":[],"data_offsets":[0,8]},"steps":{"dtype":"I32","shape":[2],"data_offsets":[8,16]},'
+    header += b'"var":{"dtype":"F32","shape":[1],"data_offsets":[16,20]}}'
+    header += b" " * (-len(header) % 8)
+    data = bytes.fromhex("feffffffffffffff07000000ffffff7f0000803e")
+    assert blob == len(header).to_bytes(8, "little") + header + data
+    assert {name: array.tolist() for name, array in unpack(blob).items()} == {"n": -2, "steps": [7, 2**31 - 1], "var": [0.25]}
+    canonical = b'[["n","I64",[],true],["steps","I32",[2],true],["var","F32",[1],true]]'
+    assert Schema(specs).digest == hashlib.sha256(canonical).hexdigest()
+
+
 def test_a_schemas_digest() -> None:
     schema = Schema(TensorSpec(name, "F32", shape) for name, shape in MLP)
     canonical = (

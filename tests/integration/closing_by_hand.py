@@ -86,17 +86,16 @@ class Bench:
 
     async def close(self, round: int = 0, *, by: str = "closer", order: int = 1) -> Closed | None:
         snapshots = await self.exchange.snapshots(round, {})
-        sorted_out = sort_out(
-            dict(list(snapshots.items())[::order]),
-            round=round,
-            fragment=self.exchange.schedule.fragment(round),
-            base_sha256=self.base.sha256,
-            schema_sha256=self.exchange.schema.digest,
-            dtype=self.exchange.manifest.algorithm.delta_dtype,
-        )
         return await Closer(self.exchange, me(by)).close(
             round,
-            sorted_out,
+            sort_out(
+                dict(list(snapshots.items())[::order]),
+                round=round,
+                fragment=self.exchange.schedule.fragment(round),
+                base_sha256=self.base.sha256,
+                schema_sha256=self.exchange.schema.digest,
+                dtype=self.manifest.algorithm.delta_dtype,
+            ),
             before=self.before,
             theta=await self.theta(),
             control=0,

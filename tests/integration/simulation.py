@@ -170,7 +170,12 @@ class Learner:
         start = await self.participant.join()
         exchange = self.exchange
         inner = self.inner = InnerLoop(
-            self.adapter, exchange.manifest.algorithm, plan=exchange.plan, schedule=exchange.schedule, start=start
+            self.adapter,
+            exchange.manifest.algorithm,
+            plan=exchange.plan,
+            schedule=exchange.schedule,
+            start=start,
+            owns=self.participant.gives_away,
         )
         self.keeper = Keeper(self.local, [of_task(self)], emit=self.events.append, clock=asyncio.get_running_loop().time)
         rounds = self.keeper.open(inner)
@@ -186,6 +191,7 @@ class Learner:
         except BaseException:  # the communication side has failed, and says its last words
             await self.participant.leave()
             raise
+        inner.give_back(await self.participant.parameters(inner.lacking))
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
         await self.participant.leave()

@@ -201,6 +201,27 @@ def test_of_a_client_that_two_published_the_lowest_claim_counts(same: bool) -> N
     virtually(scenario())
 
 
+def test_a_client_that_was_not_sampled_is_rejected() -> None:
+    async def scenario() -> None:
+        store, machines = MemoryStore(), Machines()
+        manifest = await new_run(store, federation(per_round=2), rounds=1)
+        exchange = Exchange(MemoryMailbox(store), manifest)
+        learner = ClientLearner(store, manifest, "a", machines, step_s=1.0)
+        life = asyncio.create_task(learner.live())
+        chosen = sampled(federation(per_round=2), 0, 0)
+        other = next(client_id(k) for k in range(6) if client_id(k) not in chosen)
+        await until(lambda: any("/snapshots/0000000000/client-" in key for key in store.objects))
+        (snapshot,) = [s for s in (await exchange.snapshots(0, {})).values() if s is not None]
+        delta = unpack(memoryview(store.objects[exchange.delta_key(snapshot)]))
+        await exchange.publish(msgspec.structs.replace(snapshot, learner="liar", unit=other), delta)
+        assert await life == "done"
+        (record,) = await records(store, manifest)
+        assert tuple(p.unit for p in record.participants) == chosen
+        assert [(r.learner, r.unit, r.reason) for r in record.rejected] == [("liar", other, "unsampled")]
+
+    virtually(scenario())
+
+
 def test_a_stop_lets_clients_that_were_begun_finish_and_begins_no_more() -> None:
     async def scenario() -> None:
         store, machines = MemoryStore(), Machines()

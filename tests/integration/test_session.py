@@ -28,7 +28,7 @@ from swarm.core.errors import (
 )
 from swarm.core.events import Ended, Evaluated, Joined, Restored, RoundClosed, Trouble
 from swarm.core.lines import decode, encode
-from swarm.core.records import Beat, Control, LearnerRecord, Manifest, Snapshot
+from swarm.core.records import Beat, Control, LearnerRecord, Manifest, Role, Snapshot
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange
 from swarm.learners.numpy import NumpyAdapter
@@ -54,10 +54,24 @@ class Run:
         self.events: list[Any] = []
 
     def session(
-        self, mailbox: Mailbox | None = None, *, adapter: NumpyAdapter | None = None, learner: str = "a", **options: Any
+        self,
+        mailbox: Mailbox | None = None,
+        *,
+        adapter: NumpyAdapter | None = None,
+        learner: str = "a",
+        role: Role = "both",
+        **options: Any,
     ) -> Session:
         me = LearnerRecord(
-            learner=learner, incarnation=1, machine="m", machine_name="m", boot="b", pid=1, process="1", version="0"
+            learner=learner,
+            incarnation=1,
+            machine="m",
+            machine_name="m",
+            boot="b",
+            pid=1,
+            process="1",
+            version="0",
+            role=role,
         )
         return Session(
             NumpyAdapter(model(1)) if adapter is None else adapter,
@@ -340,6 +354,22 @@ def test_a_stop_ends_a_run_in_which_nobody_has_reported() -> None:
     assert record is not None
     assert record.control == 1
     assert not run.keys("/snapshots/0000000001/"), "nothing is published for a round that will not be"
+
+
+def test_a_stop_while_a_report_is_pending_leaves_what_was_committed() -> None:
+    """Nobody closes the round; and a learner that never does has made its delta in the place of what was committed."""
+    run = Run()
+    adapter = NumpyAdapter(model(1))
+    with run.session(adapter=adapter, role="learner") as session:
+        committed = {n: a.copy() for n, a in adapter.snapshot().items()}
+        for _ in session:
+            adapter.apply({n: a + np.float32(1) for n, a in adapter.snapshot().items()})
+            session.report(tokens=10, loss=1.0)
+            if session._inner.step == 2:
+                asyncio.run(run.exchange.control(Control(action="stop")))
+    assert run.keys("/snapshots/0000000000/a/"), "it has reported"
+    assert session.ended == run.events[-1] == Ended(reason="stopped", rounds=0, params_sha256=params_sha256(adapter))
+    assert all(np.array_equal(committed[n], a) for n, a in adapter.snapshot().items())
 
 
 def test_the_runs_unit_is_what_counts_and_a_missing_one_is_named() -> None:
