@@ -26,6 +26,7 @@ from swarm.core.events import (
     Resumed,
     RoundClosed,
     Stepped,
+    Training,
     Transfer,
     WorkerEvent,
 )
@@ -43,6 +44,7 @@ class Progress:
     def __init__(self) -> None:
         self._on = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._shown = False
+        self.clients: dict[str, str] = {}  # by learner: the client of FedAvg that it trains
 
     def show(self, text: str) -> None:
         if self._on:
@@ -259,10 +261,13 @@ def tell(event: WorkerEvent, progress: Progress, who: str = "") -> None:
     """One event, for people. `who` names the learner where several are followed."""
     prefix = f"{who}: " if who else ""
     line = sentence(event)
+    if isinstance(event, Training):
+        progress.clients[who] = event.unit
     if isinstance(event, Stepped):
+        client = progress.clients.get(who)
+        doing = f"round {event.round}  {f'{client}  ' if client else ''}step {event.step}/{event.steps_before}"
         loss = f"loss {number(event.loss)}  " if event.loss is not None else ""
-        step = f"step {event.step}/{event.steps_before}"
-        progress.show(f"{prefix}round {event.round}  {step}  {loss}{event.tokens_per_s:,.0f} tokens/s")
+        progress.show(f"{prefix}{doing}  {loss}{event.tokens_per_s:,.0f} {'samples' if client else 'tokens'}/s")
     elif isinstance(event, Transfer) and line is None:
         progress.show(f"{prefix}{transferred(event)}")
     elif line is not None:

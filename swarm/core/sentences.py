@@ -70,7 +70,10 @@ def sentence(event: WorkerEvent) -> str | None:
             return f"{words.get(event.reason, event.reason)} after {counted(event.rounds, 'round')}"
         case Failed():
             return f"swarm: {plain(event.message, 500)}"
-        case Published() | Stepped() | Training():
+        case Training():
+            taken = f"takes over {event.unit}, {counted(event.samples, 'sample')}: whoever had begun with it is gone"
+            return f"round {event.round}: {taken}" if event.claim else None
+        case Published() | Stepped():
             return None
 
 
