@@ -13,7 +13,7 @@ import pytest
 
 from swarm.cli import cli, run
 from swarm.core.options import options
-from swarm.core.specs import DiLoCo
+from swarm.core.specs import Algorithm, DiLoCo, FedAvg
 
 ROOT = Path(__file__).parents[2]
 HELP = "import sys; sys.argv = ['swarm', '--help']; from swarm.cli import main; main()"
@@ -60,16 +60,21 @@ def test_help_fits_any_width(columns: str, monkeypatch: pytest.MonkeyPatch, caps
     assert "doctor" in capsys.readouterr().out
 
 
-def test_every_field_of_a_method_is_an_option_with_its_default() -> None:
-    given = {parameter.name: parameter for parameter in EVERY["start", "diloco"].params}
-    for option in options(DiLoCo):
-        parameter = given[option.name]
+@pytest.mark.parametrize(("method", "spec"), [("diloco", DiLoCo), ("fedavg", FedAvg)])
+def test_every_field_of_a_method_is_an_option_with_its_default(method: str, spec: type[Algorithm]) -> None:
+    given = {parameter.name: parameter for parameter in EVERY["start", method].params}
+    for option in options(spec):
+        parameter = given["clients" if option.name == "private" else option.name]
         assert isinstance(parameter, click.Option)
+        if option.name in ("clients", "private"):  # one option says both
+            continue
         assert option.help in str(parameter.help)
         flag = option.name.replace("_", "-")
         default = option.default
         if option.type is bool:
             assert (parameter.opts, parameter.secondary_opts) == ([f"--{flag}"], [f"--no-{flag}"])
-            default = flag if default else f"no-{flag}"
+            default = None if default is None else flag if default else f"no-{flag}"
         if default is not None:
             assert f"[default: {default}]" in str(parameter.help)
+        else:
+            assert "[default" not in str(parameter.help)

@@ -25,6 +25,7 @@ from swarm.core.events import (
     ShareBack,
     ShareLost,
     Stepped,
+    Training,
     Transfer,
     Trouble,
     Waiting,
@@ -78,6 +79,11 @@ SAID: list[tuple[WorkerEvent, str | None]] = [
     (Ended(reason="stopped", rounds=2), "the run was stopped after 2 rounds"),
     (Ended(reason="left", rounds=2), "left the run after 2 rounds"),
     (Failed(error="X", message="no such thing"), "swarm: no such thing"),
+    (Training(round=3, unit="client-0002", claim=0, samples=84), None),
+    (
+        Training(round=3, unit="client-0002", claim=1, samples=84),
+        "round 3: takes over client-0002, 84 samples: whoever had begun with it is gone",
+    ),
     (Published(round=1, size_bytes=1), None),
     (STEPPED, None),
 ]
@@ -138,6 +144,11 @@ def test_the_progress_line_is_painted_over(xterm: pytest.MonkeyPatch) -> None:
     assert first == "\r\x1b[K"
     assert second.startswith("  step 4/10  loss 0.500  1,23")
     assert "\r\x1b[Kround 2 closed" in second
+
+
+def test_the_progress_line_names_the_client(xterm: pytest.MonkeyPatch) -> None:
+    line = painted(Training(round=3, unit="client-0002", claim=0, samples=84), STEPPED, who="studio")
+    assert line == "\r\x1b[Kstudio: round 3  client-0002  step 4/10  loss 0.500  1,234 samples/s"
 
 
 @pytest.mark.parametrize("columns", ["20", "1"])
