@@ -178,3 +178,20 @@ def test_a_model_that_is_not_the_runs_is_refused(swarm: Terminal, mailbox: str) 
     command = swarm.run(*JOIN, code=1)
     assert command.err[-1].startswith("swarm: model does not match the run's schema: "), str(command)
     assert beats(mailbox, "aaaa1111") == {}
+
+
+def test_several_learners_of_one_machine_are_one_command(swarm: Terminal, mailbox: str) -> None:
+    """One of them dies, and the others train on; Ctrl-C lets all of them leave."""
+    argv = ("--quorum-size", "2", "--name", "mlp-one", "--learner-id", "studio", "--workers", "3")
+    together = swarm.start("start", "diloco", *TINY, *argv)
+    together.until("with studio, studio-2, studio-3")
+    victim = next(job.pid for job in api.jobs() if job.learner == "studio-2")
+    os.kill(victim, signal.SIGKILL)
+    assert "SIGKILL" in together.until("studio-2: swarm: the worker was ended by")
+    together.until("closed with studio, studio-3")
+    together.signal(signal.SIGINT)
+    assert together.wait() == 130
+    assert {"studio: left the run", "studio-3: left the run"} <= {line.partition(" after")[0] for line in together.err}
+    closed = [line.partition(" closed")[0] for line in together.err if line.startswith("round ") and " closed" in line]
+    assert len(closed) == len(set(closed)), "told once, not by each of them"
+    assert not swarm.workers()

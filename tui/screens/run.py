@@ -126,7 +126,7 @@ class RunScreen(ListScreen):
 
     def action_clients(self) -> None:
         pane = self.query_one("#clients")
-        if pane.focusable:
+        if pane.display and pane.focusable:  # a tiny terminal shows none
             pane.focus()
 
     def action_details(self) -> None:
