@@ -20,7 +20,7 @@ GROUP = "swarm.tasks"
 LIBRARY = "library"  # what a manifest names when the model is a program's own
 
 # As text: nothing is imported before it is asked for.
-_BUILT_IN = {"charlm": "swarm.tasks.charlm", "mlp": "swarm.tasks.mlp"}
+_BUILT_IN = {"charlm": "swarm.tasks.charlm", "lenet5": "swarm.tasks.lenet5", "mlp": "swarm.tasks.mlp"}
 _NEEDED = ("summary", "frameworks", "spec", "options", "data", "build")
 
 
