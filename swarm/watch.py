@@ -21,7 +21,8 @@ from swarm.core.errors import (
     UsageError,
 )
 from swarm.core.lease import BeatId, Lease
-from swarm.core.records import Beat, Snapshot
+from swarm.core.records import Beat, Claim, Snapshot
+from swarm.core.specs import FedAvg
 from swarm.core.state import RunState
 from swarm.host import settings
 from swarm.host.identity import Identity, holder, identity, process_gone
@@ -60,6 +61,7 @@ class RunWatch:
         self._me: Identity | None = None
         self._polling: asyncio.Task[None] | None = None
         self._snapshots: dict[str, Snapshot | None] = {}  # of the open round, by key
+        self._claims: tuple[int, dict[str, dict[int, Claim]]] = (0, {})  # a round, and those on its clients
         self.behind = False  # whether rounds are committed that the last poll left for the next one
         self.state = RunState(run=run)
 
@@ -118,6 +120,8 @@ class RunWatch:
                 self._apply(state.SnapshotRead(snapshot))
         if self._history:
             await self._read_evals(tape)
+            if isinstance(tape.manifest.algorithm, FedAvg):
+                await self._read_clients(tape, tape.manifest.algorithm)
         self._apply(state.Polled(now_s=now_s(), beats=beats, gone=self._gone(beats)))
 
     def _gone(self, beats: dict[str, tuple[BeatId, Beat]]) -> frozenset[str]:
@@ -161,6 +165,19 @@ class RunWatch:
                     record = await tape.eval(round)
                     if record is not None:
                         self._apply(state.EvalRead(record))
+
+    async def _read_clients(self, tape: Tape, spec: FedAvg) -> None:
+        """Who trains which client of the open round."""
+        round = self.state.open_round
+        held, claims = self._claims
+        claims = await tape.client_claims(round, claims if held == round else {})
+        self._claims = (round, claims)
+        named = self.state.sample
+        if spec.private and not self.state.sampled:
+            with contextlib.suppress(MailboxCorrupt):  # it is only shown
+                sample = await tape.sample(round)
+                named = sample.clients if sample is not None else ()
+        self._apply(state.ClientsRead(round, claims, named))
 
 
 class HomeWatch:

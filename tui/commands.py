@@ -65,6 +65,9 @@ KEYS: dict[Place, tuple[Key, ...]] = {
         Key("P", "pause", "pause", "Let all learners rest, and go on again."),
         Key("x", "drop", "drop", "Drop the learner under the cursor: it is asked to leave, and waited for no more."),
         *_panes("learners", "loss", "rounds", "log"),
+        Key("5", "clients", "clients pane", "Go to the pane: clients, of a FedAvg run.", _PANES),
+        Key("d", "details", "details", "The last round of a FedAvg run: who took part, and what was mistaken for what."),
+        Key("m", "metric", "metric", "From the accuracy to the losses, and back, where both are known."),
     ),
     Place.LISTS: (
         Key("s", "sort", "sort", "Sort by the next column; the sorted heading is marked."),

@@ -6,7 +6,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from swarm.api import EvalRecord, Home, Job, LearnerView, RoundRecord, RunState, refusal, train_loss
+from swarm.api import (
+    ORDINARY,
+    Algorithm,
+    DiLoCo,
+    EvalRecord,
+    Home,
+    Job,
+    LearnerView,
+    RoundRecord,
+    RunState,
+    accuracy,
+    expected,
+    private,
+    refusal,
+    train_loss,
+)
 from tui import text
 
 Severity = Literal["information", "warning", "error"]
@@ -87,20 +102,28 @@ def _round_notes(before: RunState, after: RunState) -> Iterator[Note]:
         yield Note(f"{text.count(len(new), 'round')} read", toast=False)
         return
     evals = {e.round: e for e in after.evals}
+    spec = after.manifest.algorithm if after.manifest is not None else DiLoCo()
+    records = {r.round: r for r in after.rounds[-len(new) - 1 :]}
     for record in new:
-        yield Note(round_closed(record, evals.get(record.round)), "warning" if record.rejected else "information", toast=False)
+        words = round_closed(record, evals.get(record.round), spec, records.get(record.round - 1))
+        yield Note(words, "warning" if record.rejected else "information", toast=False)
 
 
-def round_closed(record: RoundRecord, evaluated: EvalRecord | None) -> str:
-    refused = sum(r.round == record.round for r in record.rejected)
-    parts = [f"round {record.round} closed: {len(record.participants)}/{len(record.participants) + refused}"]
-    trained = train_loss(record)
+def round_closed(record: RoundRecord, evaluated: EvalRecord | None, spec: Algorithm, before: RoundRecord | None = None) -> str:
+    """`before`: the round before it."""
+    of = expected(spec, record, [r for r in record.rejected if r.round == record.round], before)
+    parts = [f"round {record.round} closed: {len(record.participants)}/{of}"]
+    trained = None if private(spec) else train_loss(record)
     if record.version != record.round:
         parts.append("unchanged")
     if trained is not None:
         parts.append(f"train {text.loss(trained)}")
     if evaluated is not None:
         parts.append(f"val {text.loss(evaluated.loss)}")
+        if (right := accuracy(evaluated.metrics)) is not None:
+            parts.append(f"accuracy {text.loss(right)}")
+    if record.reason not in ORDINARY:
+        parts.append(text.plain(record.reason))
     rejected = []
     for r in record.rejected:
         earlier = f", round {r.round}" if r.round != record.round else ""

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import math
 
-from swarm.api import EvalRecord, Rejected, RoundRecord, RunState, norms, refusal, train_loss
+from swarm.api import (
+    DiLoCo,
+    EvalRecord,
+    Rejected,
+    RoundRecord,
+    RunState,
+    accuracy,
+    expected,
+    longest_s,
+    norms,
+    private,
+    refusal,
+    train_loss,
+)
 from tui import text
 from tui.messages import RunShown
 from tui.widgets.plot import Curves
@@ -34,7 +47,8 @@ def open_round_line(shown: RunShown, *, brief: bool = False) -> Line:
     pieces: list[Piece] = [(f"r{state.open_round} ", "strong")]
     for n, each in enumerate((stage,) if brief else _STAGES):
         pieces += [(" ▸ " if n else "", "dim"), (each.upper(), "accent") if each == stage else (each, "dim")]
-    pieces.append((f"  {reported}/{max(len(state.trainers), reported)} reported", ""))
+    wanted = len(state.sampled) or len(state.trainers)
+    pieces.append((f"  {reported}/{max(wanted, reported)} reported", ""))
     if shown.round_since_s is not None:
         pieces.append((f"  {text.span(shown.now_s - shown.round_since_s)}", "dim"))
     return tuple(pieces)
@@ -49,31 +63,40 @@ def closed_round_lines(state: RunState, *, width: int, most: int = 200) -> tuple
         refused.setdefault(rejected.round, []).append(rejected)
     digits = len(str(state.open_round))
     lines: list[Line] = []
+    spec = state.manifest.algorithm if state.manifest is not None else DiLoCo()
+    first = state.rounds[0].round if state.rounds else 0
     for record in reversed(state.rounds[-most:]):
         here = refused.get(record.round, [])
-        lines.append(_closed(record, evals.get(record.round), len(here), digits=digits, width=width))
+        before = state.rounds[record.round - first - 1] if record.round > first else None
+        of, evaluated = expected(spec, record, here, before), evals.get(record.round)
+        lines.append(_closed(record, evaluated, of, digits=digits, width=width, hidden=private(spec)))
         lines += [((f"  {refusal(r)}", "warn"),) for r in here[:_REFUSED]]
         if len(here) > _REFUSED:
             lines.append(((f"  and {len(here) - _REFUSED} more", "warn"),))
     return tuple(lines)
 
 
-def _closed(record: RoundRecord, evaluated: EvalRecord | None, refused: int, *, digits: int, width: int) -> Line:
+def _closed(record: RoundRecord, evaluated: EvalRecord | None, of: int, *, digits: int, width: int, hidden: bool) -> Line:
+    """`of`: how many there might have been; `hidden`: of the participants' data only counts are shown."""
     taken = len(record.participants)
     unchanged = record.version != record.round
-    mark, tone = ("✗", "bad") if unchanged else ("◐", "warn") if refused else ("✓", "good")
-    seconds_s = max((p.seconds_s for p in record.participants), default=0.0) + record.close_s
+    mark, tone = ("✗", "bad") if unchanged else ("◐", "warn") if of > taken else ("✓", "good")
+    seconds_s = longest_s(record.participants) + record.close_s
+    right = accuracy(evaluated.metrics) if evaluated else None
     pieces: list[Piece] = [
         (f"{f'r{record.round}':<{digits + 1}} ", ""),
-        (f"{mark} {taken}/{taken + refused}", tone),
+        (f"{mark} {taken}/{of}", tone),
         (f"  {text.span(seconds_s):>5}", ""),
         *((("  unchanged", "bad"),) if unchanged else ()),
-        *(((f"  train {text.loss(train_loss(record))}", ""),) if taken else ()),
+        *(((f"  train {text.loss(train_loss(record))}", ""),) if taken and not hidden else ()),
         (f"  val {text.loss(evaluated.loss if evaluated else None)}", ""),
     ]
+    if right is not None:
+        pieces.append((f"  acc {text.loss(right)}", ""))
     sent_bytes = sum(p.size_bytes for p in record.participants)
-    if sent_bytes and width >= _ROOM_FOR_BYTES:
-        pieces.append((f"  ↑{text.size(sent_bytes)}", "dim"))
+    sent = f"  ↑{text.size(sent_bytes)}"
+    if sent_bytes and width >= max(_ROOM_FOR_BYTES, sum(len(words) for words, _ in pieces) + len(sent)):
+        pieces.append((sent, "dim"))
     if (sizes := norms(record)) and width >= _ROOM_FOR_NORMS:
         pieces.append((f"  Δ {sizes}", "dim"))
     return tuple(pieces)
@@ -94,8 +117,10 @@ def rounds_summary(shown: RunShown) -> Line:
     return (*open_round_line(shown, brief=brief), ("  ", ""), *line, *more)
 
 
-def curves(rounds: tuple[RoundRecord, ...], evals: tuple[EvalRecord, ...]) -> Curves:
+def curves(rounds: tuple[RoundRecord, ...], evals: tuple[EvalRecord, ...], *, hidden: bool = False) -> Curves:
+    """`hidden`: of the participants' data only counts are shown."""
     return Curves(
-        train=tuple((r.round, loss) for r in rounds if (loss := train_loss(r)) is not None),
+        accuracy=tuple((e.round, right) for e in evals if (right := accuracy(e.metrics)) is not None),
+        train=() if hidden else tuple((r.round, loss) for r in rounds if (loss := train_loss(r)) is not None),
         validation=tuple((e.round, e.loss) for e in evals if e.loss is not None and math.isfinite(e.loss)),
     )

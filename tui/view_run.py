@@ -7,9 +7,13 @@ from collections.abc import Iterator
 from rich.cells import cell_len
 
 from swarm.api import (
+    DiLoCo,
+    FedAvg,
     LearnerView,
     RunState,
+    accuracy,
     foreign_program,
+    private,
     settings_words,
     train_loss,
 )
@@ -18,6 +22,7 @@ from tui.messages import RunShown
 from tui.widgets.table import Cell, Column, Row
 from tui.widgets.toned import Line, Piece
 
+_MANY_STEPS = 1e9  # more than a round has
 STALE_S = 5.0  # a share that has not answered for so long counts as lost
 METHODS = {"diloco": "DiLoCo", "fedavg": "FedAvg"}
 _PHASES = {
@@ -149,7 +154,7 @@ def _figures(state: RunState) -> tuple[str, ...]:
     return (
         f"  {len(state.trainers)}/{text.count(len(known), 'learner')}" if known else "  no learner",
         *((f" +{text.count(syncers, 'syncer')}",) if syncers else ()),
-        *((f"  {text.rate(state.tokens_per_s)}",) if state.trainers and state.phase != "paused" else ()),
+        *((f"  {text.short(state.tokens_per_s)} {work_rate(state)}",) if state.trainers and state.phase != "paused" else ()),
         f"  {METHODS.get(method(state), method(state))}",
         *(f"{'' if n else ' '} {word}" for n, word in enumerate(settings_words(state.manifest.algorithm).split())),
     )
@@ -224,7 +229,7 @@ def _phase_lines(shown: RunShown) -> Iterator[Line]:
             if silent:
                 names = ", ".join(f"{text.plain(v.learner, 64)} silent {text.span(v.beat_age_s)}" for v in silent[:3])
                 rest = f" and {len(silent) - 3} more" if len(silent) > 3 else ""
-                yield ((f"⚠ {names}{rest}; the round closes with those still live", "warn"),)
+                yield ((f"⚠ {names}{rest}; {_without(state)}", "warn"),)
     if state.phase in ("running", "waiting"):
         if state.effect.stopping:
             yield ((f"■ stop was asked for{by}: it takes effect at the next round", "warn"),)
@@ -236,6 +241,17 @@ def _phase_lines(shown: RunShown) -> Iterator[Line]:
             yield ((f"○ {text.plain(view.learner, 64)} was dropped{asked_by(dropped)}, and is about to leave", "warn"),)
 
 
+def _without(state: RunState) -> str:
+    """What becomes of the round when a learner is silent."""
+    match state.manifest.algorithm if state.manifest is not None else None:
+        case FedAvg(private=True):
+            return "the round closes without their clients"
+        case FedAvg():
+            return "whoever is live trains their clients"
+        case _:
+            return "the round closes with those still live"
+
+
 def asked_by(machine: str) -> str:
     """' by studio'; '' if it is not known who."""
     return f" by {text.plain(machine, 32)}" if machine else ""
@@ -243,7 +259,8 @@ def asked_by(machine: str) -> str:
 
 def _last_loss(state: RunState) -> str:
     if state.evals:
-        return f"{text.loss(state.evals[-1].loss)} (validation)"
+        right = accuracy(state.evals[-1].metrics)
+        return f"{text.loss(state.evals[-1].loss)} (validation){'' if right is None else f', accuracy {text.loss(right)}'}"
     return text.loss(train_loss(state.rounds[-1]) if state.rounds else None)
 
 
@@ -273,9 +290,12 @@ def _learner_row(state: RunState, view: LearnerView, *, mine: bool) -> Row:
     trains = view.role != "syncer"
     live, left = view.live and beat is not None, said in ("left", "dropped")
     steps = round_steps(state)
-    at = text.NONE if beat is None else f"r{beat.round} {beat.step:>4}/{steps}" if trains else f"r{beat.round}"
+    done = f" {beat.step:>4}{f'/{steps}' if steps else ''}" if beat is not None and trains else ""
+    at = text.NONE if beat is None else f"r{beat.round}{done}"
     running = live and trains and said != "paused"
     rate_s = beat.tokens_per_s if running and beat else 0.0
+    hidden = state.manifest is not None and private(state.manifest.algorithm)  # of its data only counts are told
+    loss = beat.loss if live and beat and not hidden else None
     bars = Cell(_rate_bars(view.rates) if trains else "", "accent")
     if said == "dropped":
         bars = Cell(asked_by(state.dropped_by(view) or "").strip())
@@ -285,10 +305,10 @@ def _learner_row(state: RunState, view: LearnerView, *, mine: bool) -> Row:
         cells=(
             Cell(text.plain(view.learner, 64) + ("*" if mine else ""), "strong" if mine else ""),
             Cell(f"{mark} {said}", tone),
-            Cell(at, order=float(beat.round * (steps + 1) + beat.step) if beat else ""),
+            Cell(at, order=beat.round * _MANY_STEPS + beat.step if beat else ""),
             Cell(text.short(rate_s) if running else text.NONE, order=rate_s),
             bars,
-            Cell(text.loss(beat.loss if live and beat else None), order=beat.loss if beat and beat.loss is not None else ""),
+            Cell(text.loss(loss), order=loss if loss is not None else ""),
             # Of one that left, the age would be that of our watching.
             Cell(
                 text.NONE if left or not beat else text.span(view.beat_age_s), "" if view.live else "bad", order=view.beat_age_s
@@ -309,8 +329,11 @@ def _rate_bars(rates: tuple[float, ...]) -> str:
 
 
 def round_steps(state: RunState) -> int:
-    """Inner steps between two rounds."""
-    if state.manifest is None:
-        return 0
-    algorithm = state.manifest.algorithm
-    return max(1, algorithm.sync_every // algorithm.fragments)
+    """Inner steps between two rounds; 0 where that depends on the data."""
+    algorithm = state.manifest.algorithm if state.manifest is not None else None
+    return max(1, algorithm.sync_every // algorithm.fragments) if isinstance(algorithm, DiLoCo) else 0
+
+
+def work_rate(state: RunState) -> str:
+    """What work per second is called."""
+    return "smp/s" if state.manifest is not None and isinstance(state.manifest.algorithm, FedAvg) else "tok/s"

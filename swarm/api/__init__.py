@@ -16,12 +16,14 @@ from swarm.api.finding import (
     settings_faults,
     settled,
     survey,
+    whole_run,
 )
 from swarm.api.steering import (
     check_new_name,
     drop_learner,
     extend_run,
     learn_order,
+    learn_orders,
     leave,
     log_tail,
     new_run,
@@ -32,6 +34,11 @@ from swarm.api.steering import (
     stop_run,
 )
 from swarm.core.errors import MailboxError, NothingToJoin, RunNotFound, SwarmError, UsageError
+from swarm.core.events import ORDINARY
+from swarm.core.history import longest_s, private
+from swarm.core.history import nested as nested_history
+from swarm.core.history import rows as history_rows
+from swarm.core.participation import ClientView, accuracy, confusion_lines, expected, labelled, mean_metrics
 from swarm.core.records import (
     Beat,
     EvalRecord,
@@ -42,9 +49,9 @@ from swarm.core.records import (
     RoundRecord,
     Snapshot,
 )
-from swarm.core.sentences import norms, refusal
+from swarm.core.sentences import norms, refusal, trained
 from swarm.core.sentences import settings as settings_words
-from swarm.core.specs import DiLoCo
+from swarm.core.specs import Algorithm, DiLoCo, FedAvg
 from swarm.core.state import LearnerView, RunState, participants, rejections, train_loss
 from swarm.host.crash import note_crash
 from swarm.host.settings import mailbox_location
@@ -53,9 +60,13 @@ from swarm.learners.devices import installed_frameworks
 from swarm.watch import Home, HomeWatch, MailboxView, RunWatch, known_mailboxes
 
 __all__ = [
+    "ORDINARY",
+    "Algorithm",
     "Beat",
+    "ClientView",
     "DiLoCo",
     "EvalRecord",
+    "FedAvg",
     "Home",
     "HomeWatch",
     "Job",
@@ -75,27 +86,37 @@ __all__ = [
     "SwarmError",
     "UsageError",
     "__version__",
+    "accuracy",
     "check_joinable",
     "check_new_name",
     "checkpoints",
+    "confusion_lines",
     "drop_learner",
+    "expected",
     "extend_run",
     "find_run",
     "foreign_program",
+    "history_rows",
     "installed_frameworks",
     "jobs",
     "joinable",
     "known_mailboxes",
+    "labelled",
     "learn_order",
+    "learn_orders",
     "leave",
     "live_learners",
     "log_tail",
+    "longest_s",
     "mailbox_location",
+    "mean_metrics",
+    "nested_history",
     "new_run",
     "norms",
     "note_crash",
     "participants",
     "pause_run",
+    "private",
     "refusal",
     "rejections",
     "remove_run",
@@ -107,4 +128,6 @@ __all__ = [
     "stop_run",
     "survey",
     "train_loss",
+    "trained",
+    "whole_run",
 ]

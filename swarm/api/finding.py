@@ -93,6 +93,20 @@ async def settled(watch: RunWatch, *, at_most_s: float | None = None) -> RunStat
         await asyncio.sleep(min(0.25, algorithm.beat_s / 4))
 
 
+async def whole_run(location: str, text: str) -> RunState:
+    """A run with all its rounds, found as `find_run` does. Raises RunNotFound, MailboxUnavailable if it cannot be read to its
+    end."""
+    manifest = await find_run(location, text)
+    watch = RunWatch(location, manifest.run)
+    state = await watch.poll()
+    while watch.behind and not state.lost:
+        await asyncio.sleep(0)
+        state = await watch.poll()
+    if state.manifest is None or state.lost:
+        raise MailboxUnavailable(f"{manifest.name} could not be read to its end: {state.lost or 'no answer'}")
+    return state
+
+
 async def live_learners(location: str, run: str, *, told: Callable[[float], object] = lambda s: None) -> tuple[str, ...]:
     """Who trains in `run`: certain only once one of them was heard, or after a lease of silence. `told`: called with that
     time, in seconds, if it has to be waited for. Raises MailboxUnavailable."""

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import re
 import secrets
 from collections.abc import Mapping
+from typing import Any
+
+import msgspec
 
 from swarm import launcher
 from swarm.api.finding import ended, opened, survey
@@ -25,7 +30,7 @@ from swarm.core.records import (
     Control,
     Role,
 )
-from swarm.core.specs import DiLoCo
+from swarm.core.specs import Algorithm
 from swarm.core.state import RunPhase
 from swarm.host import settings
 from swarm.host.identity import machine_name
@@ -42,7 +47,7 @@ def new_run(
     *,
     task: str,
     options: Mapping[str, str],
-    algorithm: DiLoCo,
+    algorithm: Algorithm,
     rounds: int | None,
     seed: int | None = None,
     name: str | None = None,
@@ -119,10 +124,31 @@ def learn_order(
         may_rename=learner_id is None,
         framework=framework,
         device=device,
-        data=None if data is None else settings.absolute(data),
+        data=None if data is None else _data_place(data),
         threads=threads,
         role=role,
     )
+
+
+def _data_place(text: str) -> str:
+    """A path as an absolute one, for a worker may run elsewhere. What a task knows by a word (`digits`), and what the word
+    before a colon says of a path (`mnist:DIR`), stays, unless a file is called so. Raises UsageError."""
+    path = settings.absolute(text)
+    if os.path.exists(path):
+        return path
+    word, colon, rest = text.partition(":")
+    if not re.fullmatch(r"[a-z][a-z0-9-]*", word) or (colon and not rest):
+        return path
+    return f"{word}:{settings.absolute(rest)}" if colon else text
+
+
+def learn_orders(mailbox: str, run: str, workers: int, *, create: CreateRun | None = None, **learner: Any) -> list[Learn]:
+    """As `learn_order`, for several learners on this machine: ID, ID-2, …. The first makes the run, if there is one to make.
+    Raises UsageError."""
+    first = learn_order(mailbox, run, create=create, **learner)
+    others = [f"{first.learner[: 64 - len(f'-{n}')]}-{n}" for n in range(2, workers + 1)]
+    name = create.name if create else first.run_name
+    return [first, *(msgspec.structs.replace(first, create=None, run_name=name, learner=each) for each in others)]
 
 
 def start_join(

@@ -20,6 +20,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 mailbox_option = click.option("--mailbox", metavar="DIR", help="The mailbox; else SWARM_MAILBOX, else the one last used.")
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line on stdout.")
+workers_option = click.option(
+    "--workers",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="Learners on this machine, each a process of its own: ID, ID-2, ….",
+)
 
 
 class LearnerChoice(TypedDict):
@@ -33,41 +40,45 @@ class LearnerChoice(TypedDict):
     threads: int | None
 
 
-def learner_options(command: F) -> F:
-    """Options of everything that starts a worker, which `command` gets as one `learner`."""
+def learner_options(command: F, *, but: tuple[str, ...] = ()) -> F:
+    """Options of everything that starts a worker, which `command` gets as one `learner`; those in `but` are None there."""
 
     @functools.wraps(command)
     def gathered(**given: Any) -> Any:
-        learner = {name: given.pop(name) for name in LearnerChoice.__annotations__}
+        learner = {name: None if name in but else given.pop(name) for name in LearnerChoice.__annotations__}
         return command(learner=learner, **given)
 
     decorated: Any = gathered
-    for option in reversed(
-        [
-            click.option("--learner-id", metavar="ID", help="Name of this learner in the run; by default the host's name."),
-            click.option(
-                "--framework",
-                type=click.Choice(["auto", "torch", "mlx"]),
-                default="auto",
-                show_default=True,
-                help="What to train with.",
-            ),
-            click.option(
-                "--device", default="auto", show_default=True, metavar="DEVICE", help="auto, cpu, mps, metal, cuda or cuda:N."
-            ),
-            click.option("--data", metavar="FILE", help="The task's data, if it is not the shipped one."),
-            click.option(
-                "--role",
-                type=click.Choice(get_args(Role)),
-                default="both",
-                show_default=True,
-                help="both: train and close rounds; learner: train only; syncer: close rounds only, which needs no framework; "
-                "either: train, and close rounds while no syncer is live.",
-            ),
-            click.option("--threads", type=click.IntRange(1), help="CPU threads of the framework; by default as it likes."),
-        ]
-    ):
-        decorated = option(decorated)
+    every = {
+        "learner_id": click.option(
+            "--learner-id", metavar="ID", help="Name of this learner in the run; by default the host's name."
+        ),
+        "framework": click.option(
+            "--framework",
+            type=click.Choice(["auto", "torch", "mlx"]),
+            default="auto",
+            show_default=True,
+            help="What to train with.",
+        ),
+        "device": click.option(
+            "--device", default="auto", show_default=True, metavar="DEVICE", help="auto, cpu, mps, metal, cuda or cuda:N."
+        ),
+        "data": click.option("--data", metavar="FILE", help="The task's data, if it is not the shipped one: a file or folder."),
+        "role": click.option(
+            "--role",
+            type=click.Choice(get_args(Role)),
+            default="both",
+            show_default=True,
+            help="both: train and close rounds; learner: train only; syncer: close rounds only, which needs no framework; "
+            "either: train, and close rounds while no syncer is live.",
+        ),
+        "threads": click.option(
+            "--threads", type=click.IntRange(1), help="CPU threads of the framework; by default as it likes."
+        ),
+    }
+    for name, option in reversed(every.items()):
+        if name not in but:
+            decorated = option(decorated)
     return cast(F, decorated)
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import click
 import msgspec
 
 from swarm import api
 from swarm.cli.common import json_option, mailbox_option, put, table, wait_for, where
-from swarm.core.errors import MailboxUnavailable
+from swarm.cli.words import method
 from swarm.core.sentences import number, plain
 
 ROWS = 20
@@ -23,6 +21,7 @@ class At(msgspec.Struct, frozen=True):
     seconds_s: float  # the rounds' own times added up: what others waited for the slowest
     train_loss: float | None
     val_loss: float | None
+    accuracy: float | None = None
 
 
 @click.command()
@@ -34,7 +33,7 @@ class At(msgspec.Struct, frozen=True):
 def compare(run: str, other: str, every: bool, mailbox: str | None, as_json: bool) -> None:
     """Put two runs side by side: what differs in their settings, then their losses round by round."""
     location = where(mailbox)
-    states = wait_for(_both(location, run, other))
+    states = [wait_for(api.whole_run(location, name)) for name in (run, other)]
     tapes = [history(state) for state in states]
     if as_json:
         for state, tape in zip(states, tapes, strict=True):
@@ -49,6 +48,7 @@ def compare(run: str, other: str, every: bool, mailbox: str | None, as_json: boo
     rounds = sorted({at.round for tape in tapes for at in tape})
     shown = rounds if every else sorted({rounds[round(i * (len(rounds) - 1) / (ROWS - 1))] for i in range(ROWS)})
     by_round = [{at.round: at for at in tape} for tape in tapes]
+    graded = any(at.accuracy is not None for tape in tapes for at in tape)
     rows = []
     for r in shown:
         pair = [by.get(r) for by in by_round]
@@ -57,42 +57,47 @@ def compare(run: str, other: str, every: bool, mailbox: str | None, as_json: boo
                 str(r),
                 *(number(at.val_loss if at else None) for at in pair),
                 _difference(*(at.val_loss if at else None for at in pair)),
+                *(number(at.accuracy if at else None) for at in pair if graded),
                 *(number(at.train_loss if at else None) for at in pair),
                 *(f"{at.tokens:,}" if at else "–" for at in pair),
             )
         )
-    print(table(("ROUND", "VAL", "VAL", "DIFF", "TRAIN", "TRAIN", "WORK", "WORK"), rows))
-
-
-async def _both(location: str, *names: str) -> list[api.RunState]:
-    states = []
-    for name in names:
-        manifest = await api.find_run(location, name)
-        watch = api.RunWatch(location, manifest.run)
-        state = await watch.poll()
-        while watch.behind and not state.lost:
-            await asyncio.sleep(0)
-            state = await watch.poll()
-        if state.manifest is None or state.lost:
-            raise MailboxUnavailable(state.lost or f"{location} does not answer")
-        states.append(state)
-    return states
+    accuracies = ("ACC", "ACC") if graded else ()
+    print(table(("ROUND", "VAL", "VAL", "DIFF", *accuracies, "TRAIN", "TRAIN", "WORK", "WORK"), rows))
 
 
 def history(state: api.RunState) -> list[At]:
     """The run after each of its rounds."""
-    losses = {e.round: e.loss for e in state.evals}
+    evals = {e.round: e for e in state.evals}
+    hidden = state.manifest is not None and api.private(state.manifest.algorithm)
     found, tokens, seconds_s = [], 0, 0.0
     for record in state.rounds:
         tokens += sum(p.tokens for p in record.participants)
-        seconds_s += max((p.seconds_s for p in record.participants), default=0.0) + record.close_s
-        found.append(At(record.round, tokens, seconds_s, api.train_loss(record), losses.get(record.round)))
+        seconds_s += api.longest_s(record.participants) + record.close_s
+        evaluated = evals.get(record.round)
+        found.append(
+            At(
+                record.round,
+                tokens,
+                seconds_s,
+                None if hidden else api.train_loss(record),
+                evaluated.loss if evaluated else None,
+                api.accuracy(evaluated.metrics) if evaluated else None,
+            )
+        )
     return found
 
 
 def _settings(here: api.RunState, there: api.RunState) -> list[tuple[str, str, str]]:
-    """What differs, field by field."""
-    mine, theirs = (_flat(state) for state in (here, there))
+    """What differs, field by field; of two methods their settings in words, and what both have."""
+    (mine, theirs), (own, other) = ([_flat(state) for state in (here, there)], [_spec(state) for state in (here, there)])
+    if mine["method"] != theirs["method"]:
+        shared = own.keys() & other.keys()
+        own, other = ({k: v for k, v in fields.items() if k in shared} for fields in (own, other))
+        mine["settings"], theirs["settings"] = (
+            api.settings_words(state.manifest.algorithm) for state in (here, there) if state.manifest
+        )
+    mine, theirs = mine | own, theirs | other
     names = [name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)]
     return [(name, mine.get(name, "–"), theirs.get(name, "–")) for name in names]
 
@@ -100,12 +105,20 @@ def _settings(here: api.RunState, there: api.RunState) -> list[tuple[str, str, s
 def _flat(state: api.RunState) -> dict[str, str]:
     manifest = state.manifest
     assert manifest is not None
-    fields = {"task": manifest.task.name, "rounds": str(state.total_rounds or "∞"), "seed": str(manifest.seed)}
+    fields = {"method": method(state), "task": manifest.task.name}
+    fields |= {"rounds": str(state.total_rounds or "∞"), "seed": str(manifest.seed)}
     fields |= {f"-o {name}": str(value) for name, value in manifest.task.options.items()}
     fields |= {f"data {n}": f"{d.name} {d.sha256[:12]}" for n, d in enumerate(manifest.task.data)}
     if manifest.base is not None:
         fields["base model"] = f"{manifest.base.name} {manifest.base.sha256[:12]}"
-    return fields | {name: str(value) for name, value in msgspec.structs.asdict(manifest.algorithm).items()}
+    return fields
+
+
+def _spec(state: api.RunState) -> dict[str, str]:
+    """The method's own settings."""
+    assert state.manifest is not None
+    given = msgspec.structs.asdict(state.manifest.algorithm)
+    return {name: "–" if value in (None, {}) else str(value) for name, value in given.items()}
 
 
 def _totals(tapes: list[list[At]]) -> list[tuple[str, ...]]:
@@ -115,8 +128,14 @@ def _totals(tapes: list[list[At]]) -> list[tuple[str, ...]]:
         ("work", *(f"{tape[-1].tokens:,}" if tape else "–" for tape in tapes)),
         ("time in rounds", *(f"{tape[-1].seconds_s:,.1f} s" if tape else "–" for tape in tapes)),
         ("best val loss", *(number(value, 4) for value in best)),
+        *_best_accuracy(tapes),
         ("last val loss", *(number(next((a.val_loss for a in reversed(t) if a.val_loss is not None), None), 4) for t in tapes)),
     ]
+
+
+def _best_accuracy(tapes: list[list[At]]) -> list[tuple[str, ...]]:
+    best = [max((at.accuracy for at in tape if at.accuracy is not None), default=None) for tape in tapes]
+    return [("best accuracy", *(number(value, 4) for value in best))] if any(value is not None for value in best) else []
 
 
 def _difference(mine: float | None, theirs: float | None) -> str:

@@ -5,20 +5,32 @@ from __future__ import annotations
 import click
 
 from swarm import api
-from swarm.cli.common import LearnerChoice, json_option, learner_options, mailbox_option, remember, say, wait_for, where
-from swarm.core.errors import NothingToJoin
+from swarm.cli.common import (
+    LearnerChoice,
+    json_option,
+    learner_options,
+    mailbox_option,
+    remember,
+    say,
+    wait_for,
+    where,
+    workers_option,
+)
+from swarm.core.errors import NothingToJoin, UsageError
 from swarm.core.sentences import amount, plain
 
 
 @click.command()
 @click.argument("run", required=False)
 @click.option("--detach", is_flag=True, help="Train in the background; `swarm jobs` shows it.")
+@workers_option
 @learner_options
 @mailbox_option
 @json_option
 def join(
     run: str | None,
     detach: bool,
+    workers: int,
     learner: LearnerChoice,
     mailbox: str | None,
     as_json: bool,
@@ -32,15 +44,12 @@ def join(
     if learner["data"] is None:
         for file in manifest.files:
             say(f"{plain(manifest.name)} brings {plain(file.name)} along, {amount(file.size_bytes)}")
-    order = api.learn_order(
-        location,
-        manifest.run,
-        run_name=manifest.name,
-        **learner,
-    )
+    if workers > 1 and isinstance(manifest.algorithm, api.FedAvg) and manifest.algorithm.private:
+        raise UsageError(f"the clients of {plain(manifest.name)} are private: --workers would give all the same data")
+    orders = api.learn_orders(location, manifest.run, workers, run_name=manifest.name, **learner)
     if detach:
-        return narrate.detach(order, name=manifest.name, as_json=as_json)
-    return narrate.follow(order, as_json=as_json)
+        return narrate.detach(orders, name=manifest.name, as_json=as_json)
+    return narrate.follow(orders, as_json=as_json)
 
 
 async def _chosen(location: str, run: str | None) -> api.Manifest:

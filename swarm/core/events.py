@@ -6,7 +6,10 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from swarm.core.records import Role
+from swarm.core.participation import mean_metrics
+from swarm.core.records import Rejected, Role, RoundRecord
+from swarm.core.specs import Algorithm, FedAvg
+from swarm.core.state import train_loss
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
@@ -97,14 +100,22 @@ class Published(_Event, frozen=True, kw_only=True, tag=True):
     size_bytes: int
 
 
+class TrainedClient(msgspec.Struct, frozen=True):
+    client: str
+    samples: int
+    learner: str
+
+
 class RoundClosed(_Event, frozen=True, kw_only=True, tag=True):
     round: int
     rounds: int | None  # of the run
     participants: tuple[str, ...]  # units: learners, or clients. None: nothing counted, the parameters are as they were
-    rejected: tuple[str, ...]  # "unit: reason"
+    rejected: tuple[str, ...]  # "unit: reason"; of a client "client of learner: reason"
     train_loss: float | None
     closer: str
     reason: str = ""  # why it closed when it did
+    clients: tuple[TrainedClient, ...] = ()  # of FedAvg: those of `participants`, with who trained them
+    metrics: dict[str, float] = {}  # of the clients, by samples
 
 
 class Evaluated(_Event, frozen=True, kw_only=True, tag=True):
@@ -164,3 +175,29 @@ WorkerEvent: TypeAlias = (
     | Ended
     | Failed
 )
+
+
+ORDINARY = ("", "every client has reported", "every live learner has reported")
+"""Reasons for which a round closes that need no word."""
+
+
+def round_closed(record: RoundRecord, algorithm: Algorithm, *, rounds: int | None) -> RoundClosed:
+    """The event for a record that was committed. `rounds`: how many the run has."""
+    federated = isinstance(algorithm, FedAvg)
+    private = isinstance(algorithm, FedAvg) and algorithm.private  # of their data nothing is told but how much there is
+    parts = record.participants
+    return RoundClosed(
+        round=record.round,
+        rounds=rounds,
+        participants=tuple(p.unit for p in parts),
+        rejected=tuple(_rejected(r) for r in record.rejected),
+        train_loss=None if private else train_loss(record),
+        closer=record.closer,
+        reason=record.reason,
+        clients=tuple(TrainedClient(p.unit, p.tokens, p.learner) for p in parts) if federated else (),
+        metrics=mean_metrics(parts) if federated and not private else {},
+    )
+
+
+def _rejected(r: Rejected) -> str:
+    return f"{r.learner if r.unit == r.learner else f'{r.unit} of {r.learner}'}: {r.reason}"

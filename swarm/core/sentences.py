@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import assert_never
 
 from swarm.core.events import (
+    ORDINARY,
     Building,
     Created,
     Ended,
@@ -26,7 +28,7 @@ from swarm.core.events import (
     WorkerEvent,
 )
 from swarm.core.records import Rejected, RejectReason, RoundRecord
-from swarm.core.specs import Algorithm, DiLoCo
+from swarm.core.specs import Algorithm, DiLoCo, FedAvg
 
 
 def sentence(event: WorkerEvent) -> str | None:
@@ -68,7 +70,10 @@ def sentence(event: WorkerEvent) -> str | None:
             return f"{words.get(event.reason, event.reason)} after {counted(event.rounds, 'round')}"
         case Failed():
             return f"swarm: {plain(event.message, 500)}"
-        case Published() | Stepped() | Training():
+        case Training():
+            taken = f"takes over {event.unit}, {counted(event.samples, 'sample')}: whoever had begun with it is gone"
+            return f"round {event.round}: {taken}" if event.claim else None
+        case Published() | Stepped():
             return None
 
 
@@ -95,10 +100,30 @@ def _closed(event: RoundClosed) -> str:
     refused = (r.rpartition(": ") for r in event.rejected)
     words = "; ".join(f"{learner}: {_REASON_WORDS.get(reason, reason)}" for learner, _, reason in refused)
     rejected = f"  rejected: {plain(words, 300)}" if words else ""
+    why = "" if event.reason in ORDINARY else f"  {plain(event.reason, 200)}"
     if not event.participants:
-        return f"round {event.round} closed{of} unchanged: nothing that counts was reported{rejected}"
-    who = plain(", ".join(event.participants), 200)
-    return f"round {event.round} closed{of} with {who}  train loss {number(event.train_loss, 4)}{rejected}"
+        return f"round {event.round} closed{of} unchanged: nothing that counts was reported{why}{rejected}"
+    if event.clients:
+        who = f": {trained((c.client, c.samples, c.learner) for c in event.clients)}"
+    else:
+        who = f" with {plain(', '.join(event.participants), 200)}"
+    loss = f"  train loss {number(event.train_loss, 4)}" if event.train_loss is not None or not event.clients else ""
+    metrics = "".join(f"  {plain(name)} {value:.3f}" for name, value in event.metrics.items())
+    return f"round {event.round} closed{of}{who}{loss}{metrics}{why}{rejected}"
+
+
+def trained(clients: Iterable[tuple[str, int, str]]) -> str:
+    """Clients with their samples and who trained them: 'client-0002 (84 samples, studio), client-0007 (90, mbp)'. Of a
+    private one, which is its learner, the name is not said twice."""
+    every = list(clients)
+    words = []
+    for n, (client, samples, learner) in enumerate(every[:CLIENTS_NAMED]):
+        count = counted(samples, "sample") if n == 0 else str(samples)
+        words.append(f"{client} ({count}{'' if learner == client else f', {learner}'})")
+    rest = every[CLIENTS_NAMED:]
+    if rest:
+        words.append(f"and {len(rest)} more ({sum(samples for _, samples, _ in rest)})")
+    return plain(", ".join(words), 1000)
 
 
 REASONS: Mapping[RejectReason, str] = {
@@ -115,17 +140,54 @@ REASONS: Mapping[RejectReason, str] = {
     "unsampled": "this client is not of the round",
 }
 """Why a snapshot was rejected, in words that need no manual."""
-_REASON_WORDS: Mapping[str, str] = {
+DIFFERENT = "two learners trained it to different bytes: replay is not exact"
+_REASON_WORDS: Mapping[str, str] = {  # an event holds the reason as text
     str(reason): words for reason, words in REASONS.items()
-}  # an event holds the reason as text
+}
+CLIENTS_NAMED = 8  # in a line
 
 
 def refusal(rejected: Rejected) -> str:
-    return f"{plain(rejected.learner, 64)}: {REASONS[rejected.reason]}"
+    """Whose snapshot was rejected, and why."""
+    if rejected.differs:
+        return f"{plain(rejected.unit, 64)}: {DIFFERENT}"
+    who = rejected.learner if rejected.unit == rejected.learner else f"{rejected.unit} of {rejected.learner}"
+    return f"{plain(who, 140)}: {REASONS[rejected.reason]}"
 
 
-def settings(algorithm: DiLoCo) -> str:
-    """What tells one DiLoCo run from another, in a few characters: 'H=100 P=4 q=2 F8+ef'."""
+def settings(algorithm: Algorithm) -> str:
+    """What tells one run from another of its method, in a few characters: 'H=100 P=4 q=2 F8+ef', 'N=10 K=2 E=1 adam
+    dirichlet:0.5'."""
+    match algorithm:
+        case DiLoCo():
+            return _diloco_settings(algorithm)
+        case FedAvg():
+            return _fedavg_settings(algorithm)
+        case _:
+            assert_never(algorithm)
+
+
+def _fedavg_settings(algorithm: FedAvg) -> str:
+    words = ["private"] if algorithm.private else [f"N={algorithm.clients}"]
+    words += [f"K={algorithm.per_round}", f"E={algorithm.local_epochs}", algorithm.optimizer]
+    if not algorithm.private:
+        words.append(algorithm.partition)
+    if algorithm.outer != "fedavg":
+        words.append(algorithm.outer)
+    if algorithm.merge != "mean":
+        words.append(algorithm.merge)
+    if algorithm.prox_mu:
+        words.append(f"μ={algorithm.prox_mu:g}")
+    if algorithm.local_dtype != "F32":
+        words.append(algorithm.local_dtype)
+    if algorithm.buffers == "local":
+        words.append("local-buffers")
+    if algorithm.delta_dtype is not None:
+        words.append(f"Δ{algorithm.delta_dtype.partition('_')[0]}")
+    return " ".join(words)
+
+
+def _diloco_settings(algorithm: DiLoCo) -> str:
     words = [f"H={algorithm.sync_every}"]
     if algorithm.fragments > 1:
         words.append(f"P={algorithm.fragments}")

@@ -13,8 +13,10 @@ import msgspec
 
 from swarm.core.controls import Effect, effect
 from swarm.core.lease import BeatId, Leases, leases
+from swarm.core.participation import ClientView, Tally, tallied, views, wanted
 from swarm.core.records import (
     Beat,
+    Claim,
     Control,
     EvalRecord,
     LearnerRecord,
@@ -26,6 +28,7 @@ from swarm.core.records import (
     Snapshot,
 )
 from swarm.core.rounds import starters
+from swarm.core.specs import FedAvg
 
 RunPhase = Literal["waiting", "running", "paused", "idle", "done", "stopped", "unknown"]
 SCREEN_GAP_S = 5.0  # between two polls of a screen, at most
@@ -69,6 +72,9 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     learners: tuple[LearnerView, ...] = ()  # by learner id
     controls: tuple[Control, ...] = ()
     reported: tuple[Snapshot, ...] = ()  # snapshots seen for the open round
+    tallies: dict[str, Tally] = {}  # of FedAvg, by client: what `rounds` say of it
+    sample: tuple[str, ...] = ()  # private clients of the open round, where no round record names them
+    claims: dict[str, Claim] = {}  # by client of the open round: the newest on training it
     leases: Leases | None = None
     polled_at_s: float | None = None
     lost: str | None = None  # why the share does not answer; None while it does
@@ -95,6 +101,27 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     def trainers(self) -> tuple[LearnerView, ...]:
         """Who is live, trains, and was not dropped."""
         return tuple(v for v in self.live if v.role != "syncer" and self.dropped_by(v) is None)
+
+    @property
+    def sampled(self) -> tuple[str, ...]:
+        """The clients of FedAvg that train in the open round, sorted."""
+        if self.manifest is None:
+            return ()
+        return wanted(self.manifest, self.rounds[-1] if self.rounds else None, self.sample)
+
+    @property
+    def clients(self) -> tuple[ClientView, ...]:
+        """Those of FedAvg, by their ids."""
+        if self.manifest is None:
+            return ()
+        return views(
+            self.manifest.algorithm,
+            self.tallies,
+            sampled=() if self.phase in ("done", "stopped") else self.sampled,
+            claims=self.claims,
+            reported=[s for s in self.reported if s.round == self.open_round],
+            live=frozenset(v.learner for v in self.live),
+        )
 
     @property
     def effect(self) -> Effect:
@@ -205,6 +232,14 @@ class SnapshotRead(msgspec.Struct, frozen=True):
     record: Snapshot
 
 
+class ClientsRead(msgspec.Struct, frozen=True):
+    """Who trains the clients of the open round, by client and number of the claim; `sample` as in RunState."""
+
+    round: int
+    claims: dict[str, dict[int, Claim]]
+    sample: tuple[str, ...] = ()
+
+
 class Polled(msgspec.Struct, frozen=True):
     """A successful poll: the newest beat of every learner, and whose process provably runs no more."""
 
@@ -218,7 +253,9 @@ class ShareLost(msgspec.Struct, frozen=True):
     reason: str
 
 
-Event: TypeAlias = ManifestRead | RoundRead | EvalRead | LearnerRead | ControlRead | SnapshotRead | Polled | ShareLost
+Event: TypeAlias = (
+    ManifestRead | RoundRead | EvalRead | LearnerRead | ControlRead | SnapshotRead | ClientsRead | Polled | ShareLost
+)
 
 
 def apply(state: RunState, event: Event) -> RunState:
@@ -231,7 +268,10 @@ def apply(state: RunState, event: Event) -> RunState:
             if state.rounds and record.round != state.open_round:
                 return state
             waiting = tuple(s for s in state.reported if s.round > record.round)
-            return _with(state, rounds=(*state.rounds, record), reported=waiting)
+            federated = state.manifest is not None and isinstance(state.manifest.algorithm, FedAvg)
+            tallies = tallied(state.tallies, record) if federated else {}
+            rounds = (*state.rounds, record)
+            return _with(state, rounds=rounds, reported=waiting, tallies=tallies, claims={}, sample=())
         case EvalRead(record):
             at = bisect.bisect_left(state.evals, record.round, key=lambda e: e.round)
             after = at + (at < len(state.evals) and state.evals[at].round == record.round)
@@ -249,6 +289,11 @@ def apply(state: RunState, event: Event) -> RunState:
             if snapshot.round < state.open_round or snapshot in state.reported:
                 return state
             return _with(state, reported=(*state.reported, snapshot))
+        case ClientsRead(round, claims, sample):
+            if round != state.open_round:
+                return state
+            newest = {client: by_number[max(by_number)] for client, by_number in claims.items() if by_number}
+            return _with(state, claims=newest, sample=sample)
         case Polled(now_s, beats, gone):
             return _polled(state, now_s, beats, gone)
         case ShareLost(now_s, reason):

@@ -24,10 +24,9 @@ from swarm.core.errors import (
     RunNotFound,
     Superseded,
 )
-from swarm.core.events import Joined, Paused, Resumed, RoundClosed, Trouble, Waiting, WorkerEvent
+from swarm.core.events import Joined, Paused, Resumed, Trouble, Waiting, WorkerEvent, round_closed
 from swarm.core.records import Beat, Claim, Control, LearnerRecord, PayloadRef, RoundRecord
 from swarm.core.specs import DiLoCo
-from swarm.core.state import train_loss
 from swarm.exchange import Exchange
 from swarm.runtime.closing import Closer
 from swarm.runtime.committed import Committed
@@ -298,17 +297,7 @@ class Participant:
         # What was committed is taken over as a whole or not at all.
         self._committed.take(record, theta)
         self._watch.closed(record)
-        self.emit(
-            RoundClosed(
-                round=record.round,
-                rounds=self._effect.rounds,
-                participants=tuple(p.unit for p in record.participants),
-                rejected=tuple(f"{r.unit}: {r.reason}" for r in record.rejected),
-                train_loss=train_loss(record),
-                closer=record.closer,
-                reason=record.reason,
-            )
-        )
+        self.emit(round_closed(record, self.exchange.manifest.algorithm, rounds=self._effect.rounds))
         for unit in sorted({r.unit for r in record.rejected if r.differs}):
             self.emit(Trouble(message=f"{unit}: two learners trained it to different bytes: replay is not exact"))
         said = verdict(record, self.me.learner)

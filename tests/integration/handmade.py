@@ -5,12 +5,26 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
+from swarm.core.clients import sampled
 from swarm.core.keys import RunKeys
 from swarm.core.lines import body_sha256, encode
-from swarm.core.records import FORMAT, Beat, Control, LearnerRecord, Manifest, Participant, RoundRecord, TaskRef
-from swarm.core.specs import DiLoCo
+from swarm.core.records import (
+    FORMAT,
+    Beat,
+    Claim,
+    Control,
+    EvalRecord,
+    LearnerRecord,
+    Manifest,
+    Participant,
+    Rejected,
+    RoundRecord,
+    TaskRef,
+)
+from swarm.core.specs import Algorithm, DiLoCo, FedAvg
 from swarm.exchange import create_run
 from swarm.learners.numpy import NumpyAdapter
 from swarm.mailbox import init_mailbox, open_mailbox
@@ -18,6 +32,7 @@ from swarm.tape import Tape, nonce, read_manifest
 from tests.integration.simulation import draft_of
 
 QUICK = DiLoCo(sync_every=10, beat_s=0.2, lease_s=2.0)
+FEDERATED = FedAvg(clients=4, per_round=2, optimizer="adam", partition="dirichlet:0.5", beat_s=0.2, lease_s=2.0)
 
 
 def make_mailbox(folder: Path) -> str:
@@ -31,7 +46,7 @@ def make_run(
     run: str,
     *,
     rounds: int | None = None,
-    algorithm: DiLoCo = QUICK,
+    algorithm: Algorithm = QUICK,
     task: str = "mlp",
     checkpoint_every: int = 0,
 ) -> Manifest:
@@ -78,6 +93,74 @@ def round_records(manifest: Manifest, count: int) -> list[bytes]:
     return found
 
 
+def fed_records(manifest: Manifest, count: int, *, rejected: tuple[Rejected, ...] = (), reason: str = "") -> list[RoundRecord]:
+    """Rounds 0 to `count` - 1 of a FedAvg run, as 'studio' and 'mbp' would train them; the last one has `rejected` and
+    `reason`. Of a private run, each of the two is the client of all rounds."""
+    spec = manifest.algorithm
+    assert isinstance(spec, FedAvg)
+    found: list[RoundRecord] = []
+    for round in range(count):
+        units = ("mbp", "studio") if spec.private else sampled(spec, manifest.seed, round)
+        last = round == count - 1
+        parts = tuple(
+            Participant(
+                learner=unit if spec.private else ("studio", "mbp")[n % 2],
+                unit=unit,
+                weight=80.0 + n,
+                tokens=80 + n,
+                steps=3,
+                train_loss=1 / (round + 1 + n),
+                seconds_s=1.5,
+                size_bytes=24,
+                metrics={"accuracy": 0.5 + 0.1 * round},
+            )
+            for n, unit in enumerate(units)
+        )
+        found.append(
+            RoundRecord(
+                round=round,
+                fragment=0,
+                step=round + 1,
+                version=-1,
+                parent=None if not found else body_sha256(encode(found[-1], nonce=f"{round - 1:032x}")),
+                participants=parts,
+                rejected=rejected if last else (),
+                theta=manifest.init[0],
+                outer=None,
+                closer="studio",
+                waited_s=2.5,
+                close_s=0.25,
+                reason=reason if last else "every client has reported",
+                clients=("mbp", "studio") if spec.private else (),
+            )
+        )
+    return found
+
+
+def write_fed_rounds(location: str, manifest: Manifest, count: int, **last: object) -> None:
+    for round, record in enumerate(fed_records(manifest, count, **last)):  # type: ignore[arg-type]
+        path = Path(location, RunKeys(manifest.run).round(round))
+        path.parent.mkdir(parents=True)
+        path.write_bytes(encode(record, nonce=f"{round:032x}"))
+
+
+def evaluate(location: str, run: str, round: int, *, accuracy: float | None = 0.9, confusion: bool = True) -> None:
+    """What 'studio' found out about a round, of a classifier of three labels."""
+    record = EvalRecord(
+        round=round,
+        learner="studio",
+        loss=0.25,
+        metrics={} if accuracy is None else {"accuracy": accuracy},
+        confusion=((30, 2, 0), (0, 31, 1), (4, 0, 29)) if confusion else (),
+    )
+    on(location, run, lambda tape: tape.write_eval(record))
+
+
+def claim_client(location: str, run: str, round: int, client: str, learner: str) -> None:
+    claim = Claim(round=round, learner=learner, incarnation=1)
+    on(location, run, lambda tape: tape.claim_client(round, client, 0, claim))
+
+
 def write_rounds(location: str, manifest: Manifest, count: int) -> None:
     """Straight into the folder: a mailbox would make each of them durable."""
     for round, data in enumerate(round_records(manifest, count)):
@@ -116,7 +199,5 @@ def beat(location: str, run: str, learner: str, n: int, *, phase: str = "train",
 
 def manifest_of_another_format(location: str, manifest: Manifest) -> None:
     """Make the run's manifest one of a later version."""
-    import msgspec
-
     path = Path(location, RunKeys(manifest.run).manifest)
     path.write_bytes(encode(msgspec.structs.replace(manifest, format=FORMAT + 1), nonce="0" * 32))

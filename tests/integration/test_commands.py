@@ -12,7 +12,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from swarm.cli import run, runs
+from swarm.cli import run, status
 from swarm.core.keys import RunKeys
 from swarm.core.lease import BeatId
 from swarm.core.lines import decode, encode
@@ -305,9 +305,9 @@ def shown(mailbox: str, capsys: pytest.CaptureFixture[str]) -> Callable[..., tup
 
     def show(*controls: Control, checkpoints: tuple[int, ...] = (), **roles: Role) -> tuple[dict[str, Any], list[str]]:
         state = heard(manifest, *controls, **roles)
-        runs._show(state, True, list(checkpoints))
+        status.show(state, True, list(checkpoints))
         fields = json.loads(capsys.readouterr().out)
-        runs._show(state, False, list(checkpoints))
+        status.show(state, False, list(checkpoints))
         return fields, capsys.readouterr().out.splitlines()
 
     return show
@@ -362,9 +362,9 @@ def test_checkpoints_are_listed(swarm: Swarm, mailbox: str, shown: Callable[...,
 def test_what_a_run_began_with_is_shown(mailbox: str, capsys: pytest.CaptureFixture[str]) -> None:
     base = DataRef(name="start.safetensors", sha256="ab" * 32, size_bytes=4_351_186)
     manifest = msgspec.structs.replace(make_run(mailbox, "mlp-one", "aaaa1111", rounds=7), base=base)
-    runs._show(heard(manifest), True, [])
+    status.show(heard(manifest), True, [])
     assert json.loads(capsys.readouterr().out)["base"] == msgspec.to_builtins(base)
-    runs._show(heard(manifest), False, [])
+    status.show(heard(manifest), False, [])
     assert capsys.readouterr().out.splitlines()[1] == "began with start.safetensors, 4.35 MB, SHA-256 abababababab…"
 
 

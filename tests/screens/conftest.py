@@ -11,10 +11,22 @@ import pytest
 from textual.message import Message
 
 from swarm import api
+from swarm.core.clients import sampled
 from swarm.core.lease import BeatId
-from swarm.core.records import Control, PayloadRef, TaskRef
-from swarm.core.specs import DiLoCo
-from swarm.core.state import ControlRead, EvalRead, LearnerRead, ManifestRead, Polled, RoundRead, ShareLost, SnapshotRead, apply
+from swarm.core.records import Claim, Control, PayloadRef, TaskRef
+from swarm.core.specs import DiLoCo, FedAvg
+from swarm.core.state import (
+    ClientsRead,
+    ControlRead,
+    EvalRead,
+    LearnerRead,
+    ManifestRead,
+    Polled,
+    RoundRead,
+    ShareLost,
+    SnapshotRead,
+    apply,
+)
 from swarm.core.tensorspec import TensorSpec
 from tui.app import SwarmApp
 from tui.messages import Facts, HomePolled, HomeShown, LogLine, RunAt, RunPolled, RunShown
@@ -166,6 +178,93 @@ def run_state(
     for n, control in enumerate(controls, len(state.controls) + 1):
         state = apply(state, ControlRead(n, control))
     return state
+
+
+def fed_state(
+    *,
+    clients: int = 10,
+    per_round: int = 4,
+    closed: int = 12,
+    private: bool = False,
+    learners: tuple[str, ...] = ("studio", "mbp", "linux-3090"),
+    silent: tuple[str, ...] = (),
+    buffers: str = "averaged",
+    labels: int = 10,
+    polls: int = 24,
+) -> api.RunState:
+    """A FedAvg run as a watch folds it: of the open round one client is reported, the next ones are claimed by the learners in
+    turn, and one is left. Its last round closed at its deadline, with a client that two learners trained differently."""
+    spec = FedAvg(
+        clients=clients,
+        per_round=per_round,
+        private=private,
+        optimizer="adam",
+        partition="dirichlet:0.5",
+        buffers=buffers,  # type: ignore[arg-type]
+        deadline_s=60.0,
+    )
+    made = msgspec.structs.replace(manifest(task="lenet5", name="lenet5-calm-lynx"), algorithm=spec)
+    state = apply(api.RunState(run=AT.run), ManifestRead(made))
+
+    def units(round: int) -> tuple[str, ...]:
+        return tuple(sorted(learners)) if private else sampled(spec, made.seed, round)
+
+    for round in range(closed):
+        last, chosen = round == closed - 1, units(round)
+        parts = tuple(
+            api.Participant(
+                learner=unit if private else learners[n % len(learners)],
+                unit=unit,
+                weight=90.0,
+                tokens=60 + 37 * n + 3 * (round % 5),
+                steps=6,
+                train_loss=loss_at(2 * round, 0.02 * n),
+                seconds_s=1.2 + 0.3 * n,
+                size_bytes=240 << 10,
+                metrics={"accuracy": 1 - 0.9 / (1.3 + 0.5 * round) + 0.01 * n},
+            )
+            for n, unit in enumerate(chosen[:-1] if last else chosen)
+        )
+        twice = api.Rejected(learner="mbp", unit=chosen[0], reason="duplicate", round=round, differs=True)
+        record = msgspec.structs.replace(
+            round_record(round, learners, (twice,) if last and not private else ()),
+            step=round + 1,
+            participants=parts,
+            reason="the deadline is over: 3 of 4 clients" if last else "every client has reported",
+            clients=units(round + 1) if private else (),
+            waited_s=2.5,
+        )
+        state = apply(state, RoundRead(record))
+        right = 1 - 0.85 / (1.2 + 0.6 * round)
+        confusion = tuple(tuple(30 + a if a == b else (a * b + round) % 3 for b in range(labels)) for a in range(labels))
+        found = api.EvalRecord(
+            round=round, learner=learners[0], loss=loss_at(2 * round, 0.07), metrics={"accuracy": right}, confusion=confusion
+        )
+        state = apply(state, EvalRead(found))
+    for n, name_ in enumerate(learners):
+        who = api.LearnerRecord(
+            learner=name_,
+            incarnation=1,
+            machine=f"machine-{n}",
+            machine_name=name_,
+            boot="boot",
+            pid=4000 + n,
+            process="1",
+            version="0.1.0",
+            device=DEVICES.get(name_, "torch cpu"),
+        )
+        state = apply(state, LearnerRead(who))
+    for poll in range(polls):
+        at = {name_: min(poll, polls // 3) if name_ in silent else poll for name_ in learners}
+        beats = {name_: (BeatId(1, k), beat(k, name_, round=closed, step=k % 6)) for name_, k in at.items()}
+        state = apply(state, Polled(now_s=2.5 * poll, beats=beats))
+    first, *others = units(closed)
+    done = msgspec.structs.replace(snapshot(closed, first if private else learners[0]), unit=first, tokens=75)
+    state = apply(state, SnapshotRead(done))
+    claims = {
+        unit: {0: Claim(round=closed, learner=who, incarnation=1)} for unit, who in zip(others, learners[1:], strict=False)
+    }
+    return apply(state, ClientsRead(closed, {} if private else claims))
 
 
 def snapshot(round: int, learner: str) -> api.Snapshot:

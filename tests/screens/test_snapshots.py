@@ -18,6 +18,7 @@ DRAWN_WITH = "8.2.8"
 pytestmark = pytest.mark.skipif(
     textual.__version__ != DRAWN_WITH, reason=f"the pictures were drawn with Textual {DRAWN_WITH}: another one draws others"
 )
+FEDERATED = ("fedavg", "fedavg-private", "fedavg-many")
 SIZES = [(120, 36), (80, 24)]
 
 
@@ -62,9 +63,24 @@ def run_of(fixed: SimpleNamespace, name: str) -> Any:
             return fixed.run_shown(
                 fixed.run_state(syncers=("nas",), left=("air",), controls=(drop,), algorithm=algorithm), job=fixed.job()
             )
+        case "fedavg":
+            state = fixed.fed_state()
+            return fixed.run_shown(state, job=fixed.job(), round_since_s=state.polled_at_s - 12.0, log=fed_log(fixed))
+        case "fedavg-private":
+            return fixed.run_shown(fixed.fed_state(private=True, silent=("linux-3090",)), log=())
+        case "fedavg-many":
+            return fixed.run_shown(fixed.fed_state(clients=500, per_round=30, closed=3, silent=("linux-3090",)), log=())
         case _:
             state = fixed.run_state()
             return fixed.run_shown(state, job=fixed.job(), round_since_s=state.polled_at_s - 41.0)
+
+
+def fed_log(fixed: SimpleNamespace) -> tuple[Any, ...]:
+    from tui.transitions import round_closed
+
+    state = fixed.fed_state()
+    spec = state.manifest.algorithm
+    return tuple(fixed.LogLine(f"12:04:0{n % 10} {round_closed(state.rounds[n], state.evals[n], spec)}") for n in (9, 10, 11))
 
 
 def rejecting(fixed: SimpleNamespace) -> Any:
@@ -85,7 +101,7 @@ def test_home(fixed: SimpleNamespace, snap_compare: Callable[..., bool], name: s
 
 
 @pytest.mark.parametrize("size", SIZES, ids=["120x36", "80x24"])
-@pytest.mark.parametrize("name", ["running", "waiting", "silent", "lost", "done", "paused", "rejected", "syncer"])
+@pytest.mark.parametrize("name", ["running", "waiting", "silent", "lost", "done", "paused", "rejected", "syncer", *FEDERATED])
 def test_run(fixed: SimpleNamespace, snap_compare: Callable[..., bool], name: str, size: tuple[int, int]) -> None:
     app = fixed.app_over(home_of(fixed, "busy"), run_of(fixed, name))
     assert snap_compare(app, press=["enter"], terminal_size=size, run_before=settle)
@@ -99,6 +115,12 @@ def test_run_on_a_small_terminal(fixed: SimpleNamespace, snap_compare: Callable[
 def test_the_question_on_quitting(fixed: SimpleNamespace, snap_compare: Callable[..., bool]) -> None:
     app = fixed.app_over(home_of(fixed, "busy"), run_of(fixed, "running"))
     assert snap_compare(app, press=["enter", "q"], terminal_size=(80, 24))
+
+
+@pytest.mark.parametrize("size", SIZES, ids=["120x36", "80x24"])
+def test_the_details_of_a_round(fixed: SimpleNamespace, snap_compare: Callable[..., bool], size: tuple[int, int]) -> None:
+    app = fixed.app_over(home_of(fixed, "busy"), run_of(fixed, "fedavg"))
+    assert snap_compare(app, press=["enter", "d"], terminal_size=size, run_before=settle)
 
 
 async def settle(pilot: Pilot[None]) -> None:

@@ -8,10 +8,11 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.reactive import reactive
 
-from swarm.api import EvalRecord, RoundRecord, RunState
-from tui import view_rounds, view_run
+from swarm.api import EvalRecord, RoundRecord, RunState, private
+from tui import view_clients, view_rounds, view_run
 from tui.commands import Place, bindings
 from tui.messages import RunAt, RunShown
+from tui.screens.dialogs import Page
 from tui.screens.lists import ListScreen
 from tui.widgets.keybar import KeyBar
 from tui.widgets.plot import LossPane
@@ -22,6 +23,7 @@ from tui.widgets.toned import Lines, Words
 if TYPE_CHECKING:
     from tui.app import SwarmApp
 
+_SOMETIMES = ("join", "leave", "stop", "pause", "drop", "clients", "details", "metric")  # actions that a run may not have
 _QUIET = (("nothing has happened since this run was opened here", "dim"),)
 
 
@@ -44,6 +46,7 @@ class RunScreen(ListScreen):
         yield Words(id="head")
         yield Words(id="banner")
         yield Table(view_run.LEARNER_COLUMNS, name="Learners", id="learners")
+        yield Table(view_clients.CLIENT_COLUMNS, name="Clients", id="clients")
         with Horizontal(id="middle"):
             yield LossPane(id="loss")
             yield RoundsPane(id="rounds")
@@ -79,15 +82,21 @@ class RunScreen(ListScreen):
         if shown is None:
             return
         self.query_one("#banner", Words).show(*view_run.banner(shown))
-        self.query_one("#learners", Table).show(view_run.learner_rows(shown))
+        learners = self.query_one("#learners", Table)
+        learners.show(view_run.learner_rows(shown))
+        if view_clients.federated(shown.state):
+            self.add_class("-federated")
+            learners.call("tok/s", view_run.work_rate(shown.state))
+            self.query_one("#clients", Table).show(view_clients.client_rows(shown))
         records = (shown.state.rounds, shown.state.evals)
         if records[0] is not self._drawn[0] or records[1] is not self._drawn[1]:
             self._drawn = records
-            self.query_one("#loss", LossPane).show(view_rounds.curves(*records))
+            hidden = shown.state.manifest is not None and private(shown.state.manifest.algorithm)
+            self.query_one("#loss", LossPane).show(view_rounds.curves(*records, hidden=hidden))
         self.query_one("#rounds", RoundsPane).show_run(shown)
         log = tuple(((line.text, line.tone),) for line in shown.log)
         self.query_one("#log", Lines).show(log or (_QUIET,))
-        possible = tuple(bool(self.check_action(action, ())) for action in ("join", "leave", "stop", "pause", "drop"))
+        possible = tuple(bool(self.check_action(action, ())) for action in _SOMETIMES)
         if possible != self._possible:
             self._possible = possible
             self.refresh_bindings()
@@ -108,8 +117,24 @@ class RunScreen(ListScreen):
                 return shown is not None and view_run.stoppable(shown.state)
             case "drop":
                 return shown is not None and view_run.stoppable(shown.state) and bool(view_run.droppable(shown.state))
+            case "clients" | "details":
+                return shown is not None and view_clients.federated(shown.state)
+            case "metric":
+                return self.ready and self.query_one("#loss", LossPane).can_switch
             case _:
                 return True
+
+    def action_clients(self) -> None:
+        pane = self.query_one("#clients")
+        if pane.focusable:
+            pane.focus()
+
+    def action_details(self) -> None:
+        if self.shown:
+            self.app.push_screen(Page("Last round", view_clients.details(self.shown.state)))
+
+    def action_metric(self) -> None:
+        self.query_one("#loss", LossPane).switch()
 
     def action_join(self) -> None:
         if self.shown:

@@ -1,4 +1,4 @@
-"""The loss curve: a plot where there is room for one, else a bar chart of two lines.
+"""The curves of loss and accuracy: a plot where there is room for one, else a bar chart of two lines.
 
 The only place that loads NumPy into the screens' process, through textual-plot, and only once there is a curve to draw.
 """
@@ -25,10 +25,11 @@ _MARKS = 24  # validation marks at most, so that they stay apart
 
 @dataclass(frozen=True)
 class Curves:
-    """Losses by round, oldest first."""
+    """Losses, and a classifier's accuracies, by round, oldest first."""
 
     train: tuple[tuple[int, float], ...] = ()
     validation: tuple[tuple[int, float], ...] = ()
+    accuracy: tuple[tuple[int, float], ...] = ()
 
 
 class LossPane(Container, can_focus=True):
@@ -39,7 +40,8 @@ class LossPane(Container, can_focus=True):
         self._curves = Curves()
         self._plot: PlotWidget | None = None
         self._mounting = False
-        self._drawn: tuple[Curves, int, str] | None = None
+        self._drawn: tuple[Curves, int, str, bool] | None = None
+        self._losses = False  # shown although accuracies are known
 
     def compose(self) -> ComposeResult:
         yield Words(id="bars")
@@ -53,6 +55,24 @@ class LossPane(Container, can_focus=True):
             self._curves = curves
             self._draw()
 
+    @property
+    def graded(self) -> bool:
+        """Whether it shows the accuracy."""
+        return bool(self._curves.accuracy) and not self._losses
+
+    @property
+    def can_switch(self) -> bool:
+        return bool(self._curves.accuracy)
+
+    def switch(self) -> None:
+        """From the accuracy to the losses, and back."""
+        self._losses = not self._losses
+        self._draw()
+
+    @property
+    def _shown(self) -> tuple[tuple[int, float], ...]:
+        return self._curves.accuracy if self.graded else self._curves.train + self._curves.validation
+
     def on_resize(self, event: events.Resize) -> None:
         self._draw()
 
@@ -60,7 +80,7 @@ class LossPane(Container, can_focus=True):
         width, rows = self.size.width, self.size.height
         if not width or not rows:
             return
-        curve = rows >= _PLOT_ROWS and len(self._curves.train) + len(self._curves.validation) > 1
+        curve = rows >= _PLOT_ROWS and len(self._shown) > 1
         bars = self.query_one("#bars", Words)
         bars.display = not curve
         if self._plot is not None:
@@ -72,7 +92,11 @@ class LossPane(Container, can_focus=True):
             bars.show(*self._bars(width, rows))
 
     def _retitle(self) -> None:
-        title = Content(f"Loss  train ⠒⠒ {_last(self._curves.train)}  validation × {_last(self._curves.validation)}")
+        train, validation = _last(self._curves.train), _last(self._curves.validation)
+        if self.graded:
+            title = Content(f"Accuracy ⠒⠒ {_last(self._curves.accuracy)}  loss: train {train}  validation {validation}")
+        else:
+            title = Content(f"Loss  train ⠒⠒ {train}  validation × {validation}")
         if str(self.border_title) != title.markup:
             self.border_title = title
 
@@ -81,6 +105,11 @@ class LossPane(Container, can_focus=True):
         validation = [v for _, v in self._curves.validation]
         if not train and not validation:
             return ((("loss: no round has closed yet", "dim"),),)
+        if self.graded:
+            right = [v for _, v in self._curves.accuracy]
+            label = (f"acc   {text.loss(right[-1])} ", f"loss  {text.loss(next(iter((validation or train)[-1:]), None))} ")
+            chart = text.bars(right, max(1, min(width - 12, len(right))), rows=min(rows, 2))
+            return tuple(((text.fit(label[n], 12), ""), (line, "good")) for n, line in enumerate(chart))
         label = (
             f"train {text.loss(train[-1] if train else None)} ",
             f"val   {text.loss(validation[-1] if validation else None)} ",
@@ -90,7 +119,7 @@ class LossPane(Container, can_focus=True):
         return tuple(((text.fit(label[n], 12), ""), (line, "accent")) for n, line in enumerate(chart))
 
     def _draw_plot(self, width: int) -> None:
-        wanted = (self._curves, width, self.app.theme)
+        wanted = (self._curves, width, self.app.theme, self.graded)
         if self._plot is not None and self._drawn != wanted:
             self._drawn = wanted
             self._fill(self._plot)
@@ -115,16 +144,17 @@ class LossPane(Container, can_focus=True):
         from textual_plot import HiResMode
 
         curves, width = self._curves, self.size.width
-        points = curves.train + curves.validation
+        points = self._shown
         low, high = min(v for _, v in points), max(v for _, v in points)
         first, last = min(r for r, _ in points), max(r for r, _ in points)
         plot.clear()
         plot.set_xlimits(first, max(last, first + 1))
         plot.set_ylimits(low - 0.05 * (high - low or 1), high + 0.05 * (high - low or 1))
-        for series, tone in ((curves.train, "accent"), (curves.validation, "good")):
-            most = 2 * max(width, 1) if series is curves.train else _MARKS
+        line = curves.accuracy if self.graded else curves.train
+        for series, tone in ((line, "good" if self.graded else "accent"), (() if self.graded else curves.validation, "good")):
+            most = 2 * max(width, 1) if series is line else _MARKS
             x, y = text.thin([float(r) for r, _ in series], most), text.thin([v for _, v in series], most)
-            if x and series is curves.train:
+            if x and series is line:
                 plot.plot(x, y, line_style=self._color(tone), hires_mode=HiResMode.BRAILLE)
             elif x:
                 plot.scatter(x, y, marker="×", marker_style=self._color(tone))

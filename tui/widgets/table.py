@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 from textual import events
@@ -71,6 +71,13 @@ class Table(Toned):
         if rows != self._all:
             self._all = rows
             self._arrange()
+
+    def call(self, title: str, shown: str) -> None:
+        """Head the column `title` with another word."""
+        columns = tuple(replace(c, title=shown) if c.title == title else c for c in self._columns)
+        if columns != self._columns:
+            self._columns = columns
+            self.refresh()
 
     def narrow(self, filter: str) -> None:
         """Show only rows that contain this text."""

@@ -1,0 +1,79 @@
+"""What several commands say of a run."""
+
+from __future__ import annotations
+
+import msgspec
+
+from swarm import api
+from swarm.cli.common import asked_by, say
+from swarm.core.sentences import plain
+
+
+def heard(state: api.RunState) -> tuple[api.LearnerView, ...]:
+    """Live learners. After two beats in which none was heard, those whose lease still runs do not count."""
+    return state.live if state.phase_is_certain else ()
+
+
+def phase(state: api.RunState) -> str:
+    """The phase as far as `_heard` goes."""
+    unheard = state.phase in ("running", "waiting") and not heard(state)
+    return "idle" if unheard else state.phase
+
+
+def say_lost(state: api.RunState) -> None:
+    """Why a run is shown as 'no answer': the share, or a record in it that is damaged."""
+    if state.lost:
+        say(f"{plain(state.name)} could not be read to its end: {plain(state.lost, 300)}")
+
+
+def state_words(state: api.RunState) -> str:
+    """The phase, with whom it waits for or who asked for it."""
+    if state.lost:
+        return "no answer"
+    now = state.effect
+    match said := phase(state):
+        case "waiting":
+            return f"waiting for {state.waits_for}"
+        case "paused":
+            return f"paused{asked_by(now.by)}"
+        case "running" if now.ending:
+            return f"{said}, {'stop' if now.stopping else 'pause'} asked for{asked_by(now.by)}"
+        case _:
+            return said
+
+
+def method(state: api.RunState) -> str:
+    """As the command line names it; '' while the manifest is not known."""
+    return str(type(state.manifest.algorithm).__struct_config__.tag) if state.manifest else ""
+
+
+def learner_state(state: api.RunState, view: api.LearnerView) -> str:
+    dropped = state.dropped_by(view)
+    if dropped is not None:
+        return f"{'leaving, ' if view.live and heard(state) else ''}dropped{asked_by(dropped)}"
+    if view.live and not heard(state):
+        return "silent"
+    return "syncer" if view.role == "syncer" and view.live else view.state
+
+
+def run_object(state: api.RunState) -> dict[str, object]:
+    """The run for --json."""
+    manifest, now, there = state.manifest, state.effect, heard(state)
+    return {
+        "run": state.run,
+        "name": state.name,
+        "method": method(state),
+        "task": manifest.task.name if manifest else None,
+        "round": state.open_round,
+        "rounds": state.total_rounds,
+        "state": phase(state),
+        "certain": state.phase_is_certain,
+        "waits_for": state.waits_for if there else "",
+        "asked": "stop" if now.stopping else "pause" if now.pausing else None,
+        "by": now.by or None,
+        "learners": [v.learner for v in there if v.role != "syncer"],
+        "syncers": [v.learner for v in there if v.role == "syncer"],
+        "checkpoint_every": manifest.checkpoint_every if manifest else None,
+        "checkpoints_kept": manifest.checkpoints_kept if manifest else None,
+        "base": msgspec.to_builtins(manifest.base) if manifest else None,
+    }
