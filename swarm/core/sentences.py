@@ -19,6 +19,7 @@ from swarm.core.events import (
     ShareBack,
     ShareLost,
     Stepped,
+    Trained,
     Training,
     Transfer,
     Trouble,
@@ -68,7 +69,7 @@ def sentence(event: WorkerEvent) -> str | None:
             return f"{words.get(event.reason, event.reason)} after {counted(event.rounds, 'round')}"
         case Failed():
             return f"swarm: {plain(event.message, 500)}"
-        case Published() | Stepped() | Training():
+        case Published() | Stepped() | Training() | Trained():
             return None
 
 
