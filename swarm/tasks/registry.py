@@ -38,7 +38,7 @@ def broken() -> dict[str, str]:
 def get(name: str) -> Task:
     """Raises TaskUnknown, which names the installed ones."""
     if name == LIBRARY:
-        raise TaskUnknown("the run trains a program's own model: it is joined by starting that program here (swarm.Session)")
+        raise TaskUnknown("the run trains a program's own model: it is joined by starting that program here")
     if name in _BUILT_IN:
         task: Task = import_module(_BUILT_IN[name]).TASK
         return task
