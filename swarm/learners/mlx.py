@@ -172,10 +172,15 @@ def device(name: str) -> mx.Device:
     raise UsageError(f"{name!r} is no device of MLX: auto, cpu or metal")
 
 
+def on_cpu(name: str) -> bool:
+    """See replay.on_cpu."""
+    return device(name) == mx.Device(mx.cpu)
+
+
 def build(name: str, threads: int | None) -> str:
     """See replay.exactness. On Linux, MLX's CPU kernels and its BLAS have one thread, whatever the environment says."""
     version = f"mlx {mx.__version__}"  # type: ignore[attr-defined]  # the stubs lack it
-    if device(name) != mx.Device(mx.cpu):
+    if not on_cpu(name):
         return f"{version}, {_gpu()}"
     where = f"{version}, cpu {platform.machine()} on {platform.system()}"
     if sys.platform != "darwin" or threads is None:
@@ -185,7 +190,7 @@ def build(name: str, threads: int | None) -> str:
 
 def pin(name: str) -> str | None:
     """See replay.pin."""
-    if device(name) != mx.Device(mx.cpu):
+    if not on_cpu(name):
         return "MLX does not promise that its kernels on the GPU are deterministic: replay may not be exact here"
     return None
 

@@ -35,6 +35,20 @@ def exactness(framework: str, device: str, *, threads: int | None) -> str:
     raise _unknown(framework)
 
 
+def on_cpu(framework: str, device: str) -> bool:
+    """Whether the device chosen, 'auto' perhaps, is the CPU here. Raises as `exactness` does."""
+    match framework:
+        case "torch":
+            from swarm.learners import torch
+
+            return torch.on_cpu(device)
+        case "mlx":
+            from swarm.learners import mlx
+
+            return mlx.on_cpu(device)
+    raise _unknown(framework)
+
+
 def difference(wanted: str, here: str) -> str | None:
     """A sentence that says in what `here` differs from `wanted`, both from `exactness`; None if in nothing."""
     if wanted == here:

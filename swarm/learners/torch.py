@@ -244,6 +244,11 @@ def device(name: str) -> torch.device:
     raise UsageError(f"{name!r} is no device of PyTorch: auto, cpu, mps, cuda or cuda:N")
 
 
+def on_cpu(name: str) -> bool:
+    """See replay.on_cpu."""
+    return bool(device(name).type == "cpu")
+
+
 def build(name: str, threads: int | None) -> str:
     """See replay.exactness."""
     chosen = device(name)
