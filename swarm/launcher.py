@@ -23,6 +23,7 @@ from swarm.core.events import Ended, Failed, Joined, WorkerEvent
 from swarm.core.jobs import Learn, Order, Process
 from swarm.host.identity import PROCESS, boot_id, note_process, started
 from swarm.host.paths import jobs_dir, state_dir
+from swarm.learners.devices import thread_environment
 
 JOBS_KEPT = 50  # ended jobs whose logs are kept
 OUTSIDE = "the process was ended from outside"
@@ -115,8 +116,7 @@ def _started(job: Path, order: Order, *, foreground: bool, stdout: int | None) -
     environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(state_dir() / "torch"))
     threads = order.threads if isinstance(order, Learn) else None
     if threads is not None:
-        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
-            environment[name] = str(threads)
+        environment.update(thread_environment(threads))
     with (job / "log.txt").open("ab") as log:
         process = subprocess.Popen(
             python("swarm.worker", str(job)),

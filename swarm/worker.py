@@ -109,7 +109,9 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
         if not order.join:
             return 0
     if trainable is None and order.role != "syncer":
+        _check_own_data(manifest.algorithm, order)
         emit(Building(what=f"{manifest.task.name} for run {manifest.name}"))
+        _hold(manifest.algorithm, manifest.task.name, order, wanted=manifest.replay, emit=emit)
         with task_data(mailbox, manifest, order.data, emit) as data:
             trainable = _build(manifest.task, manifest.seed, order, data, algorithm=manifest.algorithm)
     record = LearnerRecord(
@@ -149,7 +151,9 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
         return 0
     assert trainable is not None
     if isinstance(manifest.algorithm, FedAvg):
-        train_clients(trainable, manifest.algorithm, leave, common)
+        from swarm.runtime.federation import train_clients
+
+        train_clients(trainable, leave, common)
         return 0
     from swarm.runtime.local import local_of
     from swarm.runtime.session import Session
@@ -173,33 +177,6 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
     return 0
 
 
-def train_clients(
-    trainable: Trainable, spec: FedAvg, leave: Callable[[Callable[[], None]], None], common: dict[str, Any]
-) -> None:
-    """Train the clients that this learner claims, until the run ends."""
-    from swarm.core.clients import client_index, partition_seed
-    from swarm.core.errors import NotFinite
-    from swarm.runtime.clients import ClientSession
-    from swarm.tasks.contract import Federated
-
-    manifest: Manifest = common["manifest"]
-    if not isinstance(trainable, Federated):
-        raise UsageError(f"task {manifest.task.name} has no data that can be dealt out to clients")
-    samples = trainable.deal(spec, seed=partition_seed(spec, manifest.seed))
-    session = ClientSession(trainable.adapter, samples=samples, evaluate=trainable.evaluate, **common)
-    leave(session.leave)
-    with session:
-        for client in session:
-            index = 0 if spec.private else client_index(client.unit)
-            assert index is not None
-            try:
-                for step in trainable.train_client(spec, index=index, unit=client.unit, round=client.round):
-                    if not session.report(samples=step.samples, loss=step.loss, steps=step.steps):
-                        break
-            except NotFinite as error:
-                session.not_finite(error.name)
-
-
 def _create(order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emit: EventFile) -> tuple[Manifest, Trainable]:
     """Make the run: its Θ⁰ is the base model, or else this machine's freshly initialised one."""
     from swarm.exchange import check_payloads, create_run
@@ -208,18 +185,28 @@ def _create(order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emi
     from swarm.tasks import registry
 
     task = registry.get(create.task)
+    private = isinstance(create.algorithm, FedAvg) and create.algorithm.private
+    if order.join:
+        _check_own_data(create.algorithm, order)
     path = Path(order.data) if order.data else None
-    data = tuple(task.data(path))
-    file = None if path is None or _shipped(task, data) else chosen(path, data, wanted=create.attach, emit=emit)
+    data = tuple(task.data(None if private else path))  # of private data the manifest says nothing
+    file = None if path is None or private or _shipped(task, data) else chosen(path, data, wanted=create.attach, emit=emit)
     named = TaskRef(name=create.task, options=create.options, data=data)
     base_path = None if create.base_model is None else Path(create.base_model)
     begins = "" if base_path is None else f", which begins with {base_path.name}"
     emit(Building(what=f"{create.task} for a new run{begins}"))
-    trainable = _build(named, create.seed, order, path, algorithm=create.algorithm)
+    algorithm = create.algorithm
+    if isinstance(algorithm, FedAvg):
+        from swarm.runtime.federation import with_threads
+
+        framework, device = _place(order, task)
+        algorithm = with_threads(algorithm, framework=framework, device=device, threads=order.threads)
+    replay = _hold(algorithm, create.task, order, wanted=None, emit=emit)
+    trainable = _build(named, create.seed, order, path, algorithm=algorithm)
     base = None if base_path is None else take_over(base_path, trainable.adapter)
     schema = trainable.adapter.schema()
-    algorithm = fitted(create.algorithm, schema)
-    if fewer := fewer_fragments(create.algorithm, algorithm):
+    asked, algorithm = algorithm, fitted(algorithm, schema)
+    if fewer := fewer_fragments(asked, algorithm):
         emit(Trouble(message=fewer))
     manifest = Manifest(
         run=create.run,
@@ -236,6 +223,7 @@ def _create(order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emi
         checkpoints_kept=create.checkpoints_kept,
         created_by=me.machine_name,
         base=base,
+        replay=replay,
     )
     check_payloads(manifest)  # before a file is attached
     theta = trainable.adapter.snapshot()
@@ -265,11 +253,10 @@ def _shipped(task: Task, data: tuple[DataRef, ...]) -> bool:
 def _build(
     named: TaskRef, seed: int, order: Learn | Generate, data: Path | None, *, algorithm: Algorithm | None = None
 ) -> Trainable:
-    from swarm.learners.devices import resolve
     from swarm.tasks import registry
 
     task = registry.get(named.name)
-    framework, device = resolve(order.framework, order.device, task.frameworks)
+    framework, device = _place(order, task)
     how: dict[str, Any] = {}
     match algorithm:
         case DiLoCo():
@@ -286,6 +273,28 @@ def _build(
         data_path=data,
         seed=seed,
     )
+
+
+def _place(order: Learn | Generate, task: Task) -> tuple[str, str]:
+    """(framework, device)"""
+    from swarm.learners.devices import resolve
+
+    return resolve(order.framework, order.device, task.frameworks)
+
+
+def _hold(algorithm: Algorithm, task: str, order: Learn, *, wanted: str | None, emit: EventFile) -> str:
+    """Hold this process to what a seeded run replays with (runtime/federation.py)."""
+    from swarm.runtime.federation import hold
+    from swarm.tasks import registry
+
+    framework, device = _place(order, registry.get(task))
+    return hold(algorithm, framework=framework, device=device, threads=order.threads, wanted=wanted, emit=emit)
+
+
+def _check_own_data(algorithm: Algorithm, order: Learn) -> None:
+    """Raises UsageError if a private client would have none."""
+    if isinstance(algorithm, FedAvg) and algorithm.private and order.data is None and order.role != "syncer":
+        raise UsageError("the clients of this run are private: pass this machine's own data with --data")
 
 
 def export(order: Export) -> int:

@@ -95,6 +95,20 @@ class Training(_Event, frozen=True, kw_only=True, tag=True):
     samples: int
 
 
+class Trained(_Event, frozen=True, kw_only=True, tag=True):
+    """The worker is done with a client."""
+
+    round: int
+    unit: str
+    claim: int
+    samples: int
+    steps: int  # made on it
+    train_loss: float | None  # mean over its samples; None: not told
+    seconds_s: float
+    given_up: bool = False  # its round closed, or the worker leaves: nothing of it counts
+    flaw: str = ""  # the parameter that is not finite: nothing of it counts
+
+
 class Published(_Event, frozen=True, kw_only=True, tag=True):
     round: int
     size_bytes: int
@@ -166,6 +180,7 @@ WorkerEvent: TypeAlias = (
     | Resumed
     | Stepped
     | Training
+    | Trained
     | Published
     | RoundClosed
     | Evaluated

@@ -21,6 +21,7 @@ from swarm.core.events import (
     ShareBack,
     ShareLost,
     Stepped,
+    Trained,
     Training,
     Transfer,
     Trouble,
@@ -73,7 +74,7 @@ def sentence(event: WorkerEvent) -> str | None:
         case Training():
             taken = f"takes over {event.unit}, {counted(event.samples, 'sample')}: whoever had begun with it is gone"
             return f"round {event.round}: {taken}" if event.claim else None
-        case Published() | Stepped():
+        case Published() | Stepped() | Trained():
             return None
 
 

@@ -80,6 +80,8 @@ class LocalTraining(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"schedule {self.schedule} needs schedule_rounds")
         if len(self.native) > MAX_NATIVE:
             raise ValueError(f"native options must be at most {MAX_NATIVE}, got {len(self.native)}")
+        if self.schedule == "constant" and self.schedule_rounds is not None:
+            raise ValueError("schedule_rounds needs a schedule: cosine or step")
         for name, value in self.native.items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError(f"native option {name} must be finite, got {value}")

@@ -1,4 +1,4 @@
-"""Which framework and device to train on, decided before any framework is imported."""
+"""Which framework, device and CPU threads to train on, decided before any framework is imported."""
 
 from __future__ import annotations
 
@@ -13,6 +13,21 @@ from swarm.core.errors import DeviceUnavailable, UsageError
 _MODULES = {"torch": "torch", "mlx": "mlx.core"}  # the package mlx alone may lack its backend
 _NEEDS = {"mps": "torch", "cuda": "torch", "metal": "mlx"}
 _DEVICE = re.compile(r"auto|cpu|mps|metal|cuda(?::\d+)?", re.ASCII)
+
+
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+
+
+def thread_environment(threads: int) -> dict[str, str]:
+    """The environment in which libraries that are loaded later compute with so many CPU threads."""
+    # Of fewer threads than it asked for, which a dynamic count allows, PyTorch waits for the others for ever.
+    return dict.fromkeys(_THREADS, str(threads)) | {"OMP_DYNAMIC": "FALSE"}
+
+
+def cannot_honour(threads: int, why: str) -> str:
+    """A sentence on a thread count that does not hold in this process."""
+    count = f"{threads} thread{'s' if threads > 1 else ''}"
+    return f"this machine cannot honour {count}: {why}, so replay is not exact here"
 
 
 def installed_frameworks() -> tuple[str, ...]:

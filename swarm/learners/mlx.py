@@ -5,6 +5,8 @@ MLX flushes subnormals in its casts: nothing is cast here, bf16 crosses as its b
 
 from __future__ import annotations
 
+import platform
+import sys
 from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
@@ -168,3 +170,32 @@ def device(name: str) -> mx.Device:
                 raise DeviceUnavailable("device metal is absent: it needs a Mac with Apple silicon")
             return mx.Device(mx.gpu)
     raise UsageError(f"{name!r} is no device of MLX: auto, cpu or metal")
+
+
+def on_cpu(name: str) -> bool:
+    """See replay.on_cpu."""
+    return device(name) == mx.Device(mx.cpu)
+
+
+def build(name: str, threads: int | None) -> str:
+    """See replay.exactness. On Linux, MLX's CPU kernels and its BLAS have one thread, whatever the environment says."""
+    version = f"mlx {mx.__version__}"  # type: ignore[attr-defined]  # the stubs lack it
+    if not on_cpu(name):
+        return f"{version}, {_gpu()}"
+    where = f"{version}, cpu {platform.machine()} on {platform.system()}"
+    if sys.platform != "darwin" or threads is None:
+        return where
+    return f"{where}, {threads} thread{'s' if threads > 1 else ''}"  # of Accelerate
+
+
+def pin(name: str) -> str | None:
+    """See replay.pin."""
+    if not on_cpu(name):
+        return "MLX does not promise that its kernels on the GPU are deterministic: replay may not be exact here"
+    return None
+
+
+def _gpu() -> str:
+    if mx.metal.is_available():
+        return f"metal {mx.device_info()['device_name']} on macOS {platform.mac_ver()[0]}"
+    return f"gpu {platform.machine()} on {platform.system()}"

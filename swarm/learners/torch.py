@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import os
+import platform
 from collections import defaultdict
 from collections.abc import Container, Iterator, Mapping
 from typing import Any
@@ -13,6 +16,7 @@ from numpy.typing import NDArray
 
 from swarm.core.errors import DeviceUnavailable, SchemaMismatch, UsageError
 from swarm.learners import optimizers
+from swarm.learners.devices import cannot_honour
 from swarm.learners.modules import warnings_for
 from swarm.learners.parts import torch_parts, warnings_of
 from swarm.tensors.payload import check
@@ -238,3 +242,45 @@ def device(name: str) -> torch.device:
                 raise DeviceUnavailable(f"device {name} is absent: {have}")
             return torch.device("cuda", int(index or 0))
     raise UsageError(f"{name!r} is no device of PyTorch: auto, cpu, mps, cuda or cuda:N")
+
+
+def on_cpu(name: str) -> bool:
+    """See replay.on_cpu."""
+    return bool(device(name).type == "cpu")
+
+
+def build(name: str, threads: int | None) -> str:
+    """See replay.exactness."""
+    chosen = device(name)
+    version = f"torch {torch.__version__}"
+    match chosen.type:
+        case "cuda":
+            return f"{version}, cuda {torch.cuda.get_device_name(chosen)}"
+        case "mps":
+            return f"{version}, mps {platform.machine()} on macOS {platform.mac_ver()[0]}"
+    vectors = torch.backends.cpu.get_cpu_capability()
+    n = torch.get_num_threads() if threads is None else threads
+    return f"{version}, cpu {platform.machine()} {vectors} on {platform.system()}, {n} thread{'s' if n > 1 else ''}"
+
+
+def pin(name: str, threads: int | None) -> str | None:
+    """See replay.pin."""
+    chosen = device(name)
+    late = chosen.type == "cuda" and torch.cuda.is_initialized() and "CUBLAS_WORKSPACE_CONFIG" not in os.environ
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it once, when CUDA begins
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.benchmark = False
+    if threads is not None:
+        torch.set_num_threads(threads)
+        if torch.get_num_interop_threads() != threads:
+            with contextlib.suppress(RuntimeError):  # no more once they work; they share operations out, and split none
+                torch.set_num_interop_threads(threads)
+    match chosen.type:
+        case "cuda" if late:
+            return "CUDA was in use here before its kernels were made deterministic: replay may not be exact"
+        case "mps":
+            return "PyTorch does not promise that its kernels on mps are deterministic: replay may not be exact here"
+        case "cpu" if threads is not None and torch.get_num_threads() != threads:
+            return cannot_honour(threads, f"PyTorch computes with {torch.get_num_threads()}")
+    return None

@@ -31,18 +31,34 @@ def repeated(data: Iterable[B]) -> Generator[B, None, None]:
 def outcome(result: Any, batch: Any, unit: str) -> tuple[float | None, int]:
     """(loss, amount in `unit`) of a step, from what train_step returned: a loss, (loss, amount) or a mapping of 'loss' and
     `unit`. An amount that is not given is counted from the batch. Raises UsageError."""
+    loss, amount = _parted(result, unit, "train_step returned")
+    return _numbers(loss, counted(batch, unit) if amount is None else amount, unit, "train_step must return")
+
+
+def told(result: Any) -> tuple[float | None, int]:
+    """(loss, samples) of a step on a client, from what train_client yielded: (loss, samples) or a mapping of 'loss' and
+    'samples'. Raises UsageError."""
+    loss, samples = _parted(result, "samples", "train_client yielded")
+    if samples is None:
+        raise UsageError("train_client must yield (loss, samples) after each step: how many samples it was cannot be told")
+    return _numbers(loss, samples, "samples", "train_client must yield")
+
+
+def _parted(result: Any, unit: str, did: str) -> tuple[Any, Any]:
     if isinstance(result, Mapping):
-        loss, amount = result.get("loss"), result.get(unit)
-    elif isinstance(result, tuple):
+        return result.get("loss"), result.get(unit)
+    if isinstance(result, tuple):
         if len(result) != 2:
-            raise UsageError(f"train_step returned {len(result)} values: return loss, (loss, {unit}) or a mapping")
-        loss, amount = result
-    else:
-        loss, amount = result, None
+            raise UsageError(f"{did} {len(result)} values: it is (loss, {unit}) or a mapping")
+        return result[0], result[1]
+    return result, None
+
+
+def _numbers(loss: Any, amount: Any, unit: str, must: str) -> tuple[float | None, int]:
     try:
-        return None if loss is None else float(loss), operator.index(counted(batch, unit) if amount is None else amount)
+        return None if loss is None else float(loss), operator.index(amount)
     except (TypeError, ValueError) as error:
-        raise UsageError(f"train_step must return a loss, and {unit} as a whole number: {error}") from None
+        raise UsageError(f"{must} a loss, and {unit} as a whole number: {error}") from None
 
 
 def counted(batch: Any, unit: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -14,7 +14,7 @@ from swarm.core.ids import is_learner_id
 from swarm.core.naming import run_id_of
 from swarm.core.options import differences
 from swarm.core.records import Manifest, TaskRef
-from swarm.core.specs import DiLoCo
+from swarm.core.specs import Algorithm
 from swarm.exchange import create_run
 from swarm.host.settings import mailbox_location
 from swarm.mailbox import init_mailbox, open_mailbox
@@ -115,22 +115,22 @@ async def made(mailbox: Mailbox, draft: Manifest, theta: Tensors, emit: Callable
 def draft(
     name: str,
     *,
-    model: str,
+    options: Mapping[str, int | str],
     schema: Schema,
-    algorithm: DiLoCo,
+    algorithm: Algorithm,
     rounds: int | None,
     seed: int,
     evaluates: bool,
     checkpoint_every: int,
     created_by: str,
 ) -> Manifest:
-    """A run to be made. `model`: what it is called, for people. Raises UsageError."""
+    """A run to be made. `options`: what else of the program's model and data is told. Raises UsageError."""
     try:
         return Manifest(
             run=run_id_of(name),
             name=name,
             algorithm=fitted(algorithm, schema),
-            task=TaskRef(name=LIBRARY, options={"model": model}),
+            task=TaskRef(name=LIBRARY, options=dict(options)),
             tensors=tuple(schema),
             schema_sha256=schema.digest,
             init=(),
@@ -144,14 +144,17 @@ def draft(
         raise UsageError(str(error)) from None
 
 
-def check_fits(manifest: Manifest, *, schema: Schema, algorithm: DiLoCo | None, rounds: int | None) -> None:
+def check_fits(
+    manifest: Manifest, *, schema: Schema, algorithm: Algorithm | None, rounds: int | None, others: Iterable[str] = ()
+) -> None:
     """Raises SchemaMismatch naming every parameter, RunConfigMismatch naming every field in which the run is another one than
-    is meant here; what is None here is as the run has it."""
+    is meant here; what is None here is as the run has it. `algorithm`: of the run's kind. `others`: differences that were found
+    elsewhere."""
     check_equal(schema, Schema(manifest.tensors))
     differing = []
     if algorithm is not None:  # both as they are with these parameters: a run that another version made may say what was asked
         differing = differences(fitted(algorithm, schema), fitted(manifest.algorithm, schema))
     if rounds is not None and rounds != manifest.rounds:
         differing.append(f"rounds is {rounds} here, {manifest.rounds} in the run")
-    if differing:
+    if differing := [*differing, *others]:
         raise RunConfigMismatch(differing)

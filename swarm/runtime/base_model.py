@@ -19,7 +19,7 @@ from swarm.learners.contract import Adapter
 from swarm.mailbox import disk
 from swarm.tensors.finite import all_finite
 from swarm.tensors.payload import CHUNK_BYTES, Entry, header_size, parse_header
-from swarm.tensors.precision import DTYPES
+from swarm.tensors.precision import BUFFER_DTYPES
 from swarm.tensors.schema import Schema
 
 HELD_BYTES = 64 << 20  # read before the model gets them, unless one tensor is larger
@@ -43,7 +43,7 @@ def take_over(path: Path, adapter: Adapter) -> DataRef:
         sha = hashlib.sha256(head)
         held: dict[str, NDArray[Any]] = {}
         for entry in entries:
-            array: NDArray[Any] = np.empty(entry.shape, DTYPES[entry.dtype])
+            array: NDArray[Any] = np.empty(entry.shape, BUFFER_DTYPES[entry.dtype])
             raw = array.reshape(-1).view(np.uint8)
             for begin in range(0, raw.size, CHUNK_BYTES):
                 chunk = raw[begin : begin + CHUNK_BYTES].data

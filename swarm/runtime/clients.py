@@ -15,7 +15,7 @@ from types import TracebackType
 
 from swarm.core.clients import client_index
 from swarm.core.errors import UsageError
-from swarm.core.events import Ended, Stepped, Training, Trouble, WorkerEvent
+from swarm.core.events import Ended, Stepped, Trained, Training, Trouble, WorkerEvent
 from swarm.core.records import LearnerRecord, Manifest
 from swarm.core.specs import FedAvg
 from swarm.exchange import Exchange, Offload, inline
@@ -47,15 +47,17 @@ class ClientSession:
         offload: Offload = inline,
         rss_bytes: Callable[[], int] = lambda: 0,
         stall_s: float = STALL_S,
+        warns: bool = True,
     ) -> None:
         """`samples`: how many each logical client has; of private clients, how many this learner has. `evaluate`: called with
-        the committed parameters in the model. `stall_s`: how long leaving waits for a share on which nothing moves. `offload`
-        as for Exchange; the rest as for Participant. Raises UsageError if the run is no FedAvg."""
+        the committed parameters in the model. `stall_s`: how long leaving waits for a share on which nothing moves. `warns`:
+        tell in events what the adapter warns of; False if the caller does. `offload` as for Exchange; the rest as for
+        Participant. Raises UsageError if the run is no FedAvg."""
         spec = manifest.algorithm
         if not isinstance(spec, FedAvg):
             raise UsageError(f"run {manifest.name} is no FedAvg: it has no clients to train")
         self.adapter, self._spec, self._samples = adapter, spec, samples
-        self._emit, self._evaluate = emit, evaluate
+        self._emit, self._evaluate, self._warns = emit, evaluate, warns
         self._handoff = Handoff(evaluates=evaluate is not None)
         self._exchange = Exchange(mailbox, manifest, offload=offload)
         self._participant = Participant(
@@ -87,7 +89,7 @@ class ClientSession:
             self._conversation.close()  # else the beats went on, and the others would wait for this learner
             raise
         self._joined = True
-        for warning in self.adapter.warnings():
+        for warning in self.adapter.warnings() if self._warns else ():
             self._emit(Trouble(message=warning))
         return self
 
@@ -163,6 +165,11 @@ class ClientSession:
                     tokens_per_s=telemetry.tokens_per_s,
                 )
             )
+        return self.wanted
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the client under way is: not if its round is closed, or this learner is to leave."""
         return not (self._conversation.leaving or self._handoff.behind or self._handoff.ended is not None)
 
     def not_finite(self, name: str) -> None:
@@ -171,15 +178,43 @@ class ClientSession:
 
     def _hand_in(self) -> None:
         client = self._loop.client
-        if client is None or self._conversation.leaving or self._handoff.behind:
+        assert client is not None  # committed parameters are taken over between two clients only
+        steps, seconds_s = self._loop.steps, time.monotonic() - self._begun_at_s
+        if not self.wanted:
             self._loop.client = None
+            self._tell(client, steps=steps, seconds_s=seconds_s, given_up=True)
             return
-        seconds_s = time.monotonic() - self._begun_at_s
         publication = self._loop.done(samples=self.samples_of(client), seconds_s=seconds_s, flaw=self._flaw)
         self._handoff.publish(publication)
+        self._tell(client, steps=steps, seconds_s=seconds_s, train_loss=publication.train_loss, flaw=publication.flaw)
         if publication.flaw:
             where = f"{client.unit} in round {client.round}"
             self._emit(Trouble(message=f"{where}: numbers that are not finite ({publication.flaw}): it does not count"))
+
+    def _tell(
+        self,
+        client: Assignment,
+        *,
+        steps: int,
+        seconds_s: float,
+        train_loss: float | None = None,
+        given_up: bool = False,
+        flaw: str = "",
+    ) -> None:
+        """The client is done with."""
+        self._emit(
+            Trained(
+                round=client.round,
+                unit=client.unit,
+                claim=client.claim,
+                samples=self.samples_of(client),
+                steps=steps,
+                train_loss=train_loss,
+                seconds_s=seconds_s,
+                given_up=given_up,
+                flaw=flaw,
+            )
+        )
 
     def _take_over(self) -> None:
         while (aligned := self._handoff.take_aligned()) is not None:

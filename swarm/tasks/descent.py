@@ -20,8 +20,9 @@ outside the root, Lion arXiv:2302.06675. Where the frameworks' own classes mean 
     MLX       Adam and AdamW correct the bias when told only, and take 1 − βᵗ in float32, of which little is left where β is
               near 1 (a relative error of 3·10⁻⁵ in the first steps with β₂ 0.999); RMSprop refuses ε = 0
 
-Here whatever depends on the step alone is computed in float64, and arrays see + − × ÷, square root and sign only, in one order:
-so equal gradients give equal bytes in both, where neither fuses operations.
+Here whatever depends on the step alone is computed in float64, and arrays see + − × ÷, square root and sign only, in one
+order. So from equal gradients sgd, momentum and lion give equal bytes in both, unless compiled; the others differ in the last
+bit, since the frameworks' kernels round roots and quotients differently.
 """
 
 from __future__ import annotations

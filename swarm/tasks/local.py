@@ -60,7 +60,7 @@ class LocalNet(Protocol):
         ...
 
     def seeded(self, seed: int | None) -> AbstractContextManager[None]:
-        """What is drawn inside follows from `seed` (seeding.seeded), dropout in `step` included, whichever thread calls it."""
+        """What is drawn inside, in this thread, follows from `seed` (seeding.seeded): dropout in `step`, too."""
         ...
 
 

@@ -10,7 +10,7 @@ import inspect
 import math
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeAlias
 
 import mlx.core as mx
@@ -22,11 +22,12 @@ from mlx.utils import tree_flatten, tree_map_with_path
 from swarm.core.errors import NotFinite, UsageError
 from swarm.core.training import LocalTraining
 from swarm.learners.layout import Layout
+from swarm.learners.parts import mlx_parts
 from swarm.learners.select import adapter_for
 from swarm.tasks.descent import factors, kept_arrays, moved
 from swarm.tasks.local import LossScale, check_rate, check_trainable, clip_factor, native_arguments
 from swarm.tasks.net import Array
-from swarm.tasks.seeding import mlx_key, put_mlx_key, seeded
+from swarm.tasks.seeding import seeded
 
 _HALVES = {"F16": mx.float16, "BF16": mx.bfloat16}
 _CLASSES: dict[str, type[optim.Optimizer]] = {
@@ -53,15 +54,14 @@ class MlxLocalNet:
         layout: Layout | str | None = None,
         buffers: bool,
     ) -> None:
-        self.adapter = adapter_for(model, layout, buffers=True) if buffers else adapter_for(model, layout)
+        self.adapter = adapter_for(model, layout, buffers=buffers)
         self.device = _name(device)
         self._model, self._loss, self._device = model, loss, device
         self._client: _Client | None = None
-        self._key: int | None = None  # where the random state of `seeded` stands
 
     def begin(self, spec: LocalTraining) -> None:
         self.end()
-        check_trainable({name: array.dtype for name, array in _trainable(self._model).items()})
+        check_trainable({name: array.dtype for name, array in mlx_parts(self._model).parameters.items()})
         if spec.compiled and self._device.type == mx.cpu and shutil.which("g++") is None:
             raise UsageError("compiled: on the CPU MLX needs the C++ compiler g++, and there is none here")
         with mx.stream(self._device):
@@ -71,7 +71,7 @@ class MlxLocalNet:
         if self._client is None:
             raise RuntimeError("no client is being trained: call begin first")
         check_rate(lr)
-        with self._mode(training=True), self._drawing():
+        with self._mode(training=True):
             return self._client.step(mx.array(x), mx.array(y), lr=lr)
 
     def end(self) -> None:
@@ -87,29 +87,8 @@ class MlxLocalNet:
             mx.eval(outputs)
         return np.array(outputs)
 
-    @contextmanager
-    def seeded(self, seed: int | None) -> Iterator[None]:
-        outer = self._key
-        with seeded(seed):
-            self._key = mlx_key()
-            try:
-                yield
-            finally:
-                self._key = outer
-
-    @contextmanager
-    def _drawing(self) -> Iterator[None]:
-        """MLX has a random state for each thread: inside `seeded` it is the net's that counts, whichever thread calls."""
-        if self._key is None:
-            yield
-            return
-        before = mlx_key()
-        put_mlx_key(self._key)
-        try:
-            yield
-        finally:
-            self._key = mlx_key()
-            put_mlx_key(before)
+    def seeded(self, seed: int | None) -> AbstractContextManager[None]:
+        return seeded(seed)
 
     @contextmanager
     def _mode(self, *, training: bool) -> Iterator[None]:
@@ -129,7 +108,8 @@ class _Client:
 
     def __init__(self, model: nn.Module, loss: Loss, *, spec: LocalTraining) -> None:
         self._model, self._spec = model, spec
-        parameters = _trainable(model)
+        parameters: Flat = mlx_parts(model).parameters
+        self._names = tuple(parameters)
         self._anchor = parameters if spec.prox_mu else {}  # MLX's arrays do not change: no copy
         self._scale = LossScale(spec)
         self._optimizer = _Native(spec, parameters) if spec.native else _Canonical(spec, parameters)
@@ -167,12 +147,14 @@ class _Client:
 
     def step(self, x: mx.array, y: mx.array, *, lr: float) -> float:
         model = self._model
+        drawn: Any = mx.random.state
         before = model.parameters()
         try:
-            trained = _trainable(model)
+            held = dict(tree_flatten(model.trainable_parameters()))
+            trained = {name: held[name] for name in self._names}
             while True:
                 value, gradients, norm = self._backward(trained, self._anchor, x, y, mx.array(self._scale.value))
-                mx.eval(value, gradients, norm, model.state, mx.random.state)
+                mx.eval(value, gradients, norm, model.state, list(drawn))
                 length = _number(norm)
                 if length < math.inf:
                     break
@@ -253,10 +235,6 @@ class _Native:
         new: Flat = self._optimizer.apply_gradients(gradients, parameters)
         mx.eval(new, self._optimizer.state)
         return new
-
-
-def _trainable(model: nn.Module) -> Flat:
-    return dict(tree_flatten(model.trainable_parameters()))
 
 
 def _put(model: nn.Module, arrays: Flat) -> None:

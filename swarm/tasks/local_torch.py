@@ -43,7 +43,7 @@ class TorchLocalNet:
         layout: Layout | str | None = None,
         buffers: bool,
     ) -> None:
-        self.adapter = adapter_for(model, layout, buffers=True) if buffers else adapter_for(model, layout)
+        self.adapter = adapter_for(model, layout, buffers=buffers)
         self.device = str(device)
         self._model, self._loss, self._device = model, loss, device
         self._client: _Client | None = None
@@ -75,7 +75,7 @@ class TorchLocalNet:
             return outputs
 
     def seeded(self, seed: int | None) -> AbstractContextManager[None]:
-        return seeded(seed)  # PyTorch's states are those of the process
+        return seeded(seed)
 
     @contextmanager
     def _mode(self, *, training: bool) -> Iterator[None]:

@@ -20,7 +20,7 @@ GROUP = "swarm.tasks"
 LIBRARY = "library"  # what a manifest names when the model is a program's own
 
 # As text: nothing is imported before it is asked for.
-_BUILT_IN = {"charlm": "swarm.tasks.charlm", "mlp": "swarm.tasks.mlp"}
+_BUILT_IN = {"charlm": "swarm.tasks.charlm", "lenet5": "swarm.tasks.lenet5", "mlp": "swarm.tasks.mlp"}
 _NEEDED = ("summary", "frameworks", "spec", "options", "data", "build")
 
 
@@ -38,7 +38,7 @@ def broken() -> dict[str, str]:
 def get(name: str) -> Task:
     """Raises TaskUnknown, which names the installed ones."""
     if name == LIBRARY:
-        raise TaskUnknown("the run trains a program's own model: it is joined by starting that program here (swarm.Session)")
+        raise TaskUnknown("the run trains a program's own model: it is joined by starting that program here")
     if name in _BUILT_IN:
         task: Task = import_module(_BUILT_IN[name]).TASK
         return task

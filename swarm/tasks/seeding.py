@@ -19,7 +19,8 @@ def seeded(seed: int | None) -> Iterator[None]:
     """Everything drawn inside from a global random state follows from `seed`, 0 to 2⁶⁴ − 1, or with None from the system's
     entropy; afterwards each state is as it was, also when the work raised. Raises ValueError for another seed.
 
-    A framework takes part if it was imported before. MLX keeps a state for each thread: that of the calling one is meant.
+    A framework takes part if it was imported before. PyTorch's generator on the CPU goes by the lower 32 bits. MLX keeps a
+    state for each thread: that of the calling one is meant.
     """
     if seed is None:
         seed = secrets.randbits(64)
@@ -76,16 +77,8 @@ def _torch(seed: int) -> Restore:
 def _mlx(seed: int) -> Restore:
     if "mlx.core" not in sys.modules:
         return lambda: None
-    key = mlx_key()
-    put_mlx_key(seed)
-    return lambda: put_mlx_key(key)
-
-
-def mlx_key() -> int:
-    """MLX's random state in this thread: its two words. MLX must have been imported."""
-    high, low = (int(word) for word in np.array(sys.modules["mlx.core"].random.state[0]))
-    return high << 32 | low
-
-
-def put_mlx_key(key: int) -> None:
-    sys.modules["mlx.core"].random.seed(key)  # which sets the state to these two words
+    state: Any = sys.modules["mlx.core"].random.state
+    high, low = (int(word) for word in np.array(state[0]))
+    set_state: Callable[[int], None] = sys.modules["mlx.core"].random.seed  # to these two words
+    set_state(seed)
+    return lambda: set_state(high << 32 | low)

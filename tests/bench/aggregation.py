@@ -9,6 +9,12 @@ Every client's payload is a file with other numbers than every other's: 20 tenso
 the mailbox, and all of the closer's part is measured: opening the run, fetching Θ, merging, the outer step, writing the new Θ.
 Memory is what the process takes at its peak above what it took after its imports, Θ included. The last line is the same as
 JSON. A ratio is good to a tenth or so where other programs compete for the cores.
+
+Measured on two cores that were shared by others:
+
+              clients        memory      CPU  at least  ratio
+    mean          100  2.50 x 20 MB   3.38 s    3.28 s   1.03
+    median         16  3.12 x 20 MB   1.64 s    0.50 s   3.26
 """
 
 from __future__ import annotations

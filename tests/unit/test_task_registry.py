@@ -51,8 +51,8 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 
 
 def test_the_built_in_tasks_are_listed_and_found() -> None:
-    assert {"charlm", "mlp"} <= set(registry.names())
-    for name in ("charlm", "mlp"):
+    assert {"charlm", "lenet5", "mlp"} <= set(registry.names())
+    for name in ("charlm", "lenet5", "mlp"):
         task = registry.get(name)
         assert task.name == name
         assert task.summary
@@ -60,7 +60,7 @@ def test_the_built_in_tasks_are_listed_and_found() -> None:
 
 
 def test_an_unknown_task_names_the_installed_ones() -> None:
-    with pytest.raises(TaskUnknown, match=r"no task 'charml' .*did you mean 'charlm'.*charlm, mlp"):
+    with pytest.raises(TaskUnknown, match=r"no task 'charml' .*did you mean 'charlm'.*charlm, lenet5, mlp"):
         registry.get("charml")
 
 
@@ -113,11 +113,12 @@ def test_listing_tasks_and_checking_options_loads_no_arrays_and_no_framework() -
 import json, sys
 from swarm.core.options import options
 from swarm.tasks import registry
-for name in ("charlm", "mlp"):
+for name in ("charlm", "lenet5", "mlp"):
     task = registry.get(name)
     task.options({"batch_size": "2"})
     list(options(task.spec))
 registry.get("charlm").data(None)
+registry.get("lenet5").data(None)
 print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

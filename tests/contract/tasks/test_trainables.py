@@ -70,12 +70,17 @@ def test_training_lowers_the_loss_on_the_held_out_part(task: str, framework: str
     before = trainable.evaluate()
     results = [trainable.step() for _ in range(60)]
     after = trainable.evaluate()
-    assert {result.tokens for result in results} == {32 if task == "mlp" else 4 * 16}
-    assert after.loss < {"mlp": 0.2, "charlm": 3.4}[task]
+    assert {result.tokens for result in results} == {{"mlp": 32, "charlm": 4 * 16, "lenet5": 16}[task]}
+    assert after.loss < {"mlp": 0.2, "charlm": 3.4, "lenet5": 1.0}[task]
     assert np.mean([r.loss for r in results[-10:]]) < np.mean([r.loss for r in results[:10]])
     if task == "mlp":
         assert before.loss > 0.9  # explains nothing
         assert after.metrics == {"r2": pytest.approx(1 - after.loss)}
+    elif task == "lenet5":
+        assert before.loss == pytest.approx(np.log(10), abs=0.1)  # knows nothing: all digits alike
+        right = sum(row[label] for label, row in enumerate(after.confusion))
+        assert after.metrics == {"accuracy": right / sum(map(sum, after.confusion))}
+        assert after.metrics["accuracy"] > 0.6
     else:
         assert before.loss == pytest.approx(np.log(256), abs=0.05)  # knows nothing: all bytes alike
         assert after.metrics == {"bits_per_byte": pytest.approx(after.loss / np.log(2))}

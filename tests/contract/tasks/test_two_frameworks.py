@@ -11,6 +11,7 @@ import pytest
 
 from swarm.tasks.charlm.sizes import SIZES, Size
 from swarm.tasks.charlm.trainable import initial as charlm_initial
+from swarm.tasks.lenet5.sizes import Model
 from tests.contract.tasks.trainables import FRAMEWORKS, build, parameters, write
 
 needs_both = pytest.mark.usefixtures("both_frameworks")
@@ -39,6 +40,9 @@ def charlm_schema(size: Size) -> list[tuple[str, str, tuple[int, ...]]]:
 
 def net_of(task: str, framework: str, size: Size = SIZES["tiny"]) -> Any:
     backend = importlib.import_module(f"swarm.tasks.{task}.{framework}")
+    if task == "lenet5":
+        model = Model(convolutions=True, batch_norm=False, dropout=0.0)
+        return backend.nets("cpu", model, learning_rate=0.01, buffers=False)[1]
     return backend.net("cpu", learning_rate=0.01) if task == "mlp" else backend.net(size, "cpu")
 
 
@@ -70,12 +74,14 @@ def test_the_same_bytes_give_the_same_outputs_in_both_frameworks(task: str, leng
     if task == "mlp":
         x = drawn.standard_normal((length, 16), dtype=np.float32)
         y: np.ndarray = drawn.standard_normal((length, 4), dtype=np.float32)
+    elif task == "lenet5":
+        x, y = drawn.random((length, 28, 28), dtype=np.float32), drawn.integers(0, 10, length).astype(np.uint8)
     else:
         x, y = drawn.integers(0, 256, (2, 3, length)).astype(np.uint8)
     for net in nets:
         net.adapter.apply(theta)
     outputs = [net.predict(x) for net in nets]
-    assert outputs[0].shape == ((length, 4) if task == "mlp" else (3, length, 256))
+    assert outputs[0].shape == {"mlp": (length, 4), "lenet5": (length, 10), "charlm": (3, length, 256)}[task]
     assert np.std(outputs[0]) > 0.1
     np.testing.assert_allclose(*outputs, atol=1e-4, rtol=1e-4)
     assert nets[0].loss(x, y) == pytest.approx(nets[1].loss(x, y), rel=1e-5)

@@ -7,7 +7,11 @@ from typing import Any
 from swarm.tasks import registry
 
 # Small enough for MLX on a CPU, whose matrix products are slow.
-TASKS: dict[str, dict[str, str]] = {"mlp": {}, "charlm": {"seq_len": "16", "batch_size": "4", "sample_bytes": "8"}}
+TASKS: dict[str, dict[str, str]] = {
+    "mlp": {},
+    "charlm": {"seq_len": "16", "batch_size": "4", "sample_bytes": "8"},
+    "lenet5": {"batch_size": "16", "learning_rate": "0.003"},
+}
 FRAMEWORKS = ("torch", "mlx")
 
 

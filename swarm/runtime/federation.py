@@ -1,0 +1,67 @@
+"""What a worker does for a FedAvg run: hold its process to what replay hangs on, and train the clients that it claims."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from swarm.core.clients import client_index, partition_seed
+from swarm.core.errors import NotFinite, UsageError
+from swarm.core.events import Trouble, WorkerEvent
+from swarm.core.records import Manifest
+from swarm.core.specs import Algorithm, FedAvg
+from swarm.learners.replay import difference, exactness, on_cpu, pin
+from swarm.runtime.clients import ClientSession
+from swarm.tasks.contract import Federated, Trainable
+
+Emit = Callable[[WorkerEvent], None]
+
+
+def with_threads(spec: FedAvg, *, framework: str, device: str, threads: int | None) -> FedAvg:
+    """`spec` as it is when it is made on `device`: a seeded one names the CPU threads that its bytes hang on. `threads`: those
+    that a person asked for."""
+    if not spec.seeded or spec.threads is not None or not on_cpu(framework, device):
+        return spec
+    return msgspec.structs.replace(spec, threads=threads or 1)
+
+
+def hold(spec: Algorithm, *, framework: str, device: str, threads: int | None, wanted: str | None, emit: Emit) -> str:
+    """Before the model is made: hold this process to the threads and to the kernels that a seeded run replays with. Returns
+    what equal bytes hang on here, '' for a run that is not seeded. That replay is not exact here is told: if this cannot be
+    done, if a person asked for other `threads`, and if `wanted`, where the run was made, is something else."""
+    if not isinstance(spec, FedAvg) or not spec.seeded:
+        return ""
+    if threads is not None and spec.threads is not None and threads != spec.threads:
+        emit(Trouble(message=f"replay is not exact here: {threads} threads instead of {spec.threads}"))
+        return exactness(framework, device, threads=threads)
+    flaw = pin(framework, device, threads=spec.threads)
+    here = exactness(framework, device, threads=spec.threads)
+    flaw = flaw or (difference(wanted, here) if wanted else None)
+    if flaw is not None:
+        emit(Trouble(message=flaw))
+    return here
+
+
+def train_clients(trainable: Trainable, leave: Callable[[Callable[[], None]], None], common: dict[str, Any]) -> None:
+    """Train the clients that this learner claims, until the run ends. `leave` is given how to make it leave; `common`: what any
+    session of this worker is made with. Raises UsageError for a task that has no clients."""
+    manifest: Manifest = common["manifest"]
+    spec = manifest.algorithm
+    assert isinstance(spec, FedAvg)
+    if not isinstance(trainable, Federated):
+        raise UsageError(f"task {manifest.task.name} has no data that can be dealt out to clients")
+    samples = trainable.deal(spec, seed=partition_seed(spec, manifest.seed))
+    session = ClientSession(trainable.adapter, samples=samples, evaluate=trainable.evaluate, **common)
+    leave(session.leave)
+    with session:
+        for client in session:
+            index = 0 if spec.private else client_index(client.unit)
+            assert index is not None
+            try:
+                for step in trainable.train_client(spec, index=index, unit=client.unit, round=client.round):
+                    if not session.report(samples=step.samples, loss=step.loss, steps=step.steps):
+                        break
+            except NotFinite as error:
+                session.not_finite(error.name)
