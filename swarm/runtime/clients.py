@@ -9,6 +9,7 @@ with ClientSession(adapter, samples=(…), mailbox=…, manifest=…, me=…) as
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
@@ -23,11 +24,16 @@ from swarm.learners.contract import Adapter
 from swarm.mailbox.contract import Mailbox
 from swarm.runtime.client import ClientLoop
 from swarm.runtime.conversation import STALL_S, Conversation
-from swarm.runtime.handoff import Assignment, Handoff
+from swarm.runtime.handoff import Assignment, Handoff, Publication
 from swarm.runtime.inner import params_sha256
 from swarm.runtime.participant import Participant
 from swarm.runtime.reports import eval_record
 from swarm.tasks.contract import EvalResult
+
+
+def counts_only(publication: Publication) -> Publication:
+    """What is published of a private client: how well its data is learned is nobody else's business."""
+    return dataclasses.replace(publication, train_loss=None, metrics={})
 
 
 class ClientSession:
@@ -152,7 +158,7 @@ class ClientSession:
         loop.count(samples=samples, loss=loss)
         self._trained += samples
         telemetry.steps += 1
-        telemetry.step, telemetry.loss = loop.steps, loss
+        telemetry.step, telemetry.loss = loop.steps, None if self._spec.private else loss
         telemetry.tokens_per_s = self._trained / max(now_s - self._begun_at_s, 1e-9)
         if now_s - self._told_at_s >= 1.0:
             self._told_at_s = now_s
@@ -185,7 +191,7 @@ class ClientSession:
             self._tell(client, steps=steps, seconds_s=seconds_s, given_up=True)
             return
         publication = self._loop.done(samples=self.samples_of(client), seconds_s=seconds_s, flaw=self._flaw)
-        self._handoff.publish(publication)
+        self._handoff.publish(counts_only(publication) if self._spec.private else publication)
         self._tell(client, steps=steps, seconds_s=seconds_s, train_loss=publication.train_loss, flaw=publication.flaw)
         if publication.flaw:
             where = f"{client.unit} in round {client.round}"
