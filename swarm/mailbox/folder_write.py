@@ -27,7 +27,7 @@ from swarm.mailbox.contract import Buffer, KeyOf, check_put_key
 from swarm.mailbox.errnos import ABSENT, foreign
 from swarm.mailbox.folder_read import PAUSES_S, RUNS, TMP, TRASH, FolderReader
 
-MAX_MADE = 4096
+MAX_MADE = 512
 
 
 class Staged:

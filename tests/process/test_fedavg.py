@@ -228,9 +228,10 @@ def test_other_threads_than_the_runs_are_told(swarm: Terminal) -> None:
 LONG = ("--local-epochs", "40", "--clients", "2", "--per-round", "2")  # seconds for each client, and no more than two
 
 
-def training(swarm: Terminal, name: str, learner: str) -> bool:
-    [found] = swarm.objects("status", name)
-    return any(client["now"] == "training" and client["by"] == learner for client in found["clients"])  # type: ignore[attr-defined]
+def claimed(mailbox: str, learner: str) -> bool:
+    """Whether `learner` has a client, which it trains for seconds."""
+    claims = Path(mailbox, "runs").glob("*/clients/*/*/*/record.json")
+    return any(f'"learner":"{learner}"' in path.read_text() for path in claims)
 
 
 def test_training_longer_than_a_lease_loses_nothing(swarm: Terminal, mailbox: str) -> None:
@@ -247,14 +248,14 @@ def test_training_longer_than_a_lease_loses_nothing(swarm: Terminal, mailbox: st
     assert sorted(path.parent.name for path in Path(mailbox, "runs").glob("*/clients/*/*/*/record.json")) == ["000", "000"]
 
 
-def test_a_client_of_a_learner_that_was_stopped_is_taken_over(swarm: Terminal) -> None:
+def test_a_client_of_a_learner_that_was_stopped_is_taken_over(swarm: Terminal, mailbox: str) -> None:
     """It wakes up while another one trains its client: one of the two counts, and neither fails."""
     made(swarm, "stopped", *SEEDS, *LONG, framework="mlx", rounds=1)
     there = {learner: join(swarm, "stopped", learner) for learner in ("a", "b")}
     for command in there.values():
         command.until("the run is paused")
     swarm.run("resume", "stopped")
-    eventually(lambda: training(swarm, "stopped", "b"), "b trains")
+    eventually(lambda: claimed(mailbox, "b"), "b has a client")
     stopped = pid_of("b")
     os.kill(stopped, signal.SIGSTOP)
     there["a"].until("takes over client-")
@@ -276,7 +277,7 @@ def own_data(folder: Path, name: str, count: int, *, labels: range = range(10)) 
     return file
 
 
-@pytest.mark.parametrize("needed", [1, 2])
+@pytest.mark.parametrize("needed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_deadline_closes_a_round_without_stragglers(swarm: Terminal, tmp_path: Path, needed: int) -> None:
     """The straggler is a private client, which nobody else can train, and whose lease is long."""
     argv = ("--clients", "private", "--per-round", "2", "--deadline-s", "3", "--min-clients", str(needed), "--lease-s", "100")
@@ -378,12 +379,11 @@ def test_a_run_that_is_done_goes_on_when_it_is_extended(swarm: Terminal) -> None
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (("--partition", "by-label:11"), "partition by-label:11: the samples have 10 labels"),
         (("--optimizer-option", "foo=1"), "native option 'foo' is none of MLX's SGD; it has "),
         (("--task", "charlm"), "task charlm has no data that can be dealt out to clients"),
         (("--data", "mnist:/nowhere"), "/nowhere is no folder: it should hold train-images-idx3-ubyte, "),
     ],
-    ids=["partition", "native", "task", "data"],
+    ids=["native", "task", "data"],
 )
 def test_what_cannot_be_trained_leaves_no_run_behind(swarm: Terminal, argv: tuple[str, ...], words: str) -> None:
     refused = swarm.run("start", "fedavg", *LEASE, *on_cpu(), *argv, code=2)
