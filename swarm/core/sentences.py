@@ -74,7 +74,9 @@ def sentence(event: WorkerEvent) -> str | None:
         case Training():
             taken = f"takes over {event.unit}, {counted(event.samples, 'sample')}: whoever had begun with it is gone"
             return f"round {event.round}: {taken}" if event.claim else None
-        case Published() | Stepped() | Trained():
+        case Trained():
+            return f"round {event.round}: {event.unit} is given up, half trained" if event.given_up and event.steps else None
+        case Published() | Stepped():
             return None
 
 
