@@ -9,7 +9,6 @@ from swarm.api import (
     ClientView,
     FedAvg,
     RunState,
-    accuracy,
     confusion_lines,
     labelled,
     private,
@@ -28,7 +27,6 @@ CLIENT_COLUMNS = (
     Column("rounds", 6, rank=1, right=True, descending=True),
     Column("samples", 7, rank=1, right=True, descending=True),
     Column("loss", 6, rank=3, right=True),
-    Column("acc", 6, rank=5, right=True, descending=True),
     Column("took", 6, rank=6, right=True, descending=True),
     Column("last round", 10, rank=7, right=True, descending=True),
 )
@@ -64,7 +62,6 @@ def _row(c: ClientView, *, hidden: bool) -> Row:
     seen = None if hidden else last
     words, tone = _DOING[c.doing]
     by = c.by if c.doing else last.learner if last is not None else ""
-    right = accuracy(seen.metrics) if seen else None
     return Row(
         key=c.client,
         quiet=not c.doing,
@@ -75,7 +72,6 @@ def _row(c: ClientView, *, hidden: bool) -> Row:
             Cell(str(c.rounds), order=float(c.rounds)),
             Cell(text.NONE if c.samples is None else f"{c.samples}", order="" if c.samples is None else float(c.samples)),
             Cell(text.loss(seen.train_loss if seen else None), order=_order(seen.train_loss if seen else None)),
-            Cell(text.loss(right), order=_order(right)),
             Cell(text.span(seen.seconds_s) if seen else text.NONE, order=seen.seconds_s if seen else ""),
             Cell(f"r{c.tally.round}" if c.tally else text.NONE, order=float(c.tally.round) if c.tally else ""),
         ),

@@ -150,7 +150,8 @@ class _Team:
         if member.last is not None and member.failed is None:
             tell(member.last, self.progress, who)
         code = _ended(member.worker, member.failed, who)
-        self.code = self.code or code
+        late = self._named and member.failed is not None and member.failed.error == errors.RunEnded.__name__
+        self.code = self.code or (0 if late else code)  # the others had done everything before this one was ready
 
     def _tell(self, event: WorkerEvent, member: _Member) -> None:
         """What is said of the run itself, and all would say, is told once."""

@@ -42,7 +42,7 @@ def test_rows_of_very_many_clients_are_bounded(fixed: SimpleNamespace) -> None:
 def test_of_private_clients_only_counts_are_on_screen(fixed: SimpleNamespace) -> None:
     shown = fixed.run_shown(fixed.fed_state(private=True, silent=("linux-3090",)))
     rows = words(view_clients.client_rows(shown))
-    assert rows["studio"] == ["studio", "● training", "studio", "11", "134", "—", "—", "—", "r10"]
+    assert rows["studio"] == ["studio", "● training", "studio", "11", "134", "—", "—", "r10"]
     assert rows["linux-3090"][1] == "✓ reported"
     assert all(row[5] == "—" for row in words(view_run.learner_rows(shown)).values())
     assert not any("train" in line for line in said(view_rounds.closed_round_lines(shown.state, width=80)))
