@@ -16,6 +16,7 @@ import pytest
 
 import swarm
 from swarm.core.naming import run_id_of
+from swarm.core.records import Control
 from swarm.exchange import Exchange
 from swarm.mailbox import open_mailbox
 from swarm.tape import read_manifest
@@ -54,10 +55,10 @@ class Program:
         return self.process.wait(HANG_S)
 
 
-def learner(framework: str, mailbox: str, folder: Path, rounds: int = 6) -> Program:
+def learner(framework: str, mailbox: str, folder: Path, *, rounds: int = 6, example: str = "{}_learner.py") -> Program:
     pytest.importorskip({"torch": "torch", "mlx": "mlx.core"}[framework])
     arguments = ("--mailbox", mailbox, "--rounds", str(rounds), "--learner-id", framework)
-    return Program(EXAMPLES / f"{framework}_learner.py", *arguments, output=folder / f"{framework}.txt")
+    return Program(EXAMPLES / example.format(framework), *arguments, output=folder / f"{framework}.txt")
 
 
 @pytest.mark.parametrize("order", [("torch", "mlx"), ("mlx", "torch")], ids="-then-".join)
@@ -96,6 +97,45 @@ def test_torch_and_mlx_train_one_model_whoever_comes_first(tmp_path: Path, state
         assert state.manifest == exchange.manifest
 
     asyncio.run(check())
+
+
+def test_torch_and_mlx_train_the_clients_of_one_fedavg(tmp_path: Path, state_dir: Path) -> None:
+    mailbox = make_mailbox(tmp_path)
+    first = learner("mlx", mailbox, tmp_path, rounds=1000, example="fedavg_{}.py")
+    first.until("joined blobs")
+    second = learner("torch", mailbox, tmp_path, rounds=1000, example="fedavg_{}.py")
+
+    async def stop() -> set[str]:
+        """When both have trained, and the model has had some rounds to learn in. Who trained."""
+        store = open_mailbox(mailbox)
+        await store.open()
+        exchange = Exchange(store, await read_manifest(store, run_id_of("blobs")))
+        until_s, trained, newest = time.monotonic() + HANG_S, set[str](), -1
+        while len(trained) < 2 or newest < 7:
+            assert time.monotonic() < until_s, first.text + second.text
+            if newest < await exchange.newest_round():
+                newest += 1
+                record = await exchange.round(newest)
+                assert record is not None
+                assert len(record.participants) == 4
+                assert record.rejected == ()
+                trained |= {p.learner for p in record.participants}
+            else:
+                await asyncio.sleep(0.1)
+        await exchange.control(Control(action="stop"))
+        return trained
+
+    assert asyncio.run(stop()) == {"torch", "mlx"}
+    assert (first.wait(), second.wait()) == (0, 0), first.text + second.text
+    assert "made run blobs" in first.text
+    assert "made run" not in second.text
+    ends = [re.search(r"stopped: \d+ rounds, \d+ clients here, parameters ([0-9a-f]{64})", p.text) for p in (first, second)]
+    assert ends[0] is not None
+    assert ends[1] is not None
+    assert ends[0][1] == ends[1][1], "identical parameters"
+    told = re.findall(r"round (\d+): validation loss ([\d.]+)", first.text + second.text)
+    losses = {int(round): float(loss) for round, loss in told}
+    assert losses[max(losses)] < losses[min(losses)]
 
 
 def test_the_gpt_learns(tmp_path: Path, state_dir: Path) -> None:

@@ -22,7 +22,7 @@ from swarm.tasks.lenet5 import idx, places
 CLASSES = 10
 SMALL, LARGE = 8, 28  # sides, in pixels: of the shipped digits and of MNIST
 _MAX_PIXEL = {SMALL: 16, LARGE: 255}
-_HELD_OUT_EVERY = 5
+_HELD_OUT_EVERY, _HELD_OUT_AT = 5, 1
 _HEADER_BYTES = 10_000
 
 U8 = NDArray[np.uint8]
@@ -92,13 +92,13 @@ def read(path: Path | None, *, side: int) -> tuple[Parts, list[DataRef]]:
 
 
 def split(images: Images) -> Parts:
-    """Of each label's images, in their order, the first of every five is held out: no seed, and every label in both."""
+    """Of each label's images, in their order, the second of every five is held out: no seed, and every label in both."""
     turn = np.zeros(len(images), np.int64)
     for label in range(CLASSES):
         these = images.labels == label
         turn[these] = np.arange(np.count_nonzero(these))
-    held_out = turn % _HELD_OUT_EVERY == 0
-    if held_out.all():
+    held_out = turn % _HELD_OUT_EVERY == _HELD_OUT_AT
+    if not held_out.any():
         raise UsageError(f"{len(images)} images are too few to hold some out: two of a label are needed, at least")
     return Parts(images.part(~held_out), images.part(held_out))
 
@@ -170,7 +170,8 @@ def _arrays(packed: bytes, where: Path) -> tuple[U8, NDArray[Any]]:
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from error
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, OSError, ValueError) as error:
-        raise UsageError(f"{where} is no .npz archive that can be read: {error}") from error
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise UsageError(f"{where} is no .npz archive that can be read: {reason}") from error
     if images.dtype != np.uint8:
         raise UsageError(f"{where}: images are {images.dtype}, and should be uint8")
     if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
