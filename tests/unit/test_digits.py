@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from swarm.core.errors import DataMissing, UsageError
 from swarm.core.records import DataRef
+from swarm.runtime.attached import chosen
 from swarm.tasks import registry
 from swarm.tasks.lenet5 import idx, places
 from swarm.tasks.lenet5.images import Images, enlarged, load, own, read, reduced, split
@@ -169,6 +170,18 @@ def test_other_data_is_refused_with_the_hash_to_look_for(tmp_path: Path) -> None
     (tmp_path / "b" / idx.TRAIN[0]).write_bytes((tmp_path / "a" / idx.TRAIN[0]).read_bytes())
     with pytest.raises(DataMissing, match=f"the SHA-256 of '{idx.HELD_OUT[0]}' starts with {refs[2].sha256[:12]}"):
         load(refs, tmp_path / "b", side=28)
+
+
+def test_a_folder_is_not_attached_and_who_starts_the_run_is_told(tmp_path: Path) -> None:
+    mnist(tmp_path)
+    given_ = Path(f"mnist:{tmp_path}")
+    told: list[Any] = []
+    assert chosen(given_, tuple(TASK.data(given_)), wanted=None, emit=told.append) is None
+    assert [event.message for event in told] == [
+        f"mnist:{tmp_path} is not attached, it is data of 4 files: who joins passes it with --data"
+    ]
+    with pytest.raises(UsageError, match="data of 4 files, and one can be attached"):
+        chosen(given_, tuple(TASK.data(given_)), wanted=True, emit=told.append)
 
 
 def test_files_that_are_wanted_are_named_with_the_place(tmp_path: Path) -> None:
