@@ -10,7 +10,7 @@ with ClientSession(adapter, samples=(…), mailbox=…, manifest=…, me=…) as
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 
 from swarm.core.clients import client_index
@@ -77,6 +77,7 @@ class ClientSession:
         self._begun_at_s = self._told_at_s = 0.0
         self._trained = 0  # samples of the client under way, over its epochs
         self._flaw = ""
+        self._metrics: Mapping[str, float] = {}
         self._loop: ClientLoop
 
     def __enter__(self) -> ClientSession:
@@ -139,7 +140,7 @@ class ClientSession:
             if not self._loop.begin(client):
                 continue
             telemetry.phase = "train"
-            self._begun_at_s, self._trained, self._flaw = time.monotonic(), 0, ""
+            self._begun_at_s, self._trained, self._flaw, self._metrics = time.monotonic(), 0, "", {}
             self._emit(Training(round=client.round, unit=client.unit, claim=client.claim, samples=self.samples_of(client)))
             yield client
             self._hand_in()
@@ -152,7 +153,7 @@ class ClientSession:
         loop.count(samples=samples, loss=loss)
         self._trained += samples
         telemetry.steps += 1
-        telemetry.step, telemetry.loss = loop.steps, loss
+        telemetry.step, telemetry.loss = loop.steps, None if self._spec.private else loss
         telemetry.tokens_per_s = self._trained / max(now_s - self._begun_at_s, 1e-9)
         if now_s - self._told_at_s >= 1.0:
             self._told_at_s = now_s
@@ -172,6 +173,10 @@ class ClientSession:
         """Whether the client under way is: not if its round is closed, or this learner is to leave."""
         return not (self._conversation.leaving or self._handoff.behind or self._handoff.ended is not None)
 
+    def measured(self, metrics: Mapping[str, float]) -> None:
+        """What the client under way was found to be worth, for people."""
+        self._metrics = metrics
+
     def not_finite(self, name: str) -> None:
         """The client under way has a gradient that is not finite, of the parameter `name`: nothing of it counts."""
         self._flaw = name
@@ -184,7 +189,9 @@ class ClientSession:
             self._loop.client = None
             self._tell(client, steps=steps, seconds_s=seconds_s, given_up=True)
             return
-        publication = self._loop.done(samples=self.samples_of(client), seconds_s=seconds_s, flaw=self._flaw)
+        publication = self._loop.done(
+            samples=self.samples_of(client), seconds_s=seconds_s, flaw=self._flaw, metrics=self._metrics
+        )
         self._handoff.publish(publication)
         self._tell(client, steps=steps, seconds_s=seconds_s, train_loss=publication.train_loss, flaw=publication.flaw)
         if publication.flaw:

@@ -63,5 +63,7 @@ def train_clients(trainable: Trainable, leave: Callable[[Callable[[], None]], No
                 for step in trainable.train_client(spec, index=index, unit=client.unit, round=client.round):
                     if not session.report(samples=step.samples, loss=step.loss, steps=step.steps):
                         break
+                else:
+                    session.measured(trainable.measure_client(index))
             except NotFinite as error:
                 session.not_finite(error.name)

@@ -112,6 +112,11 @@ class Federated(Protocol):
         that is not."""
         ...
 
+    def measure_client(self, index: int) -> Mapping[str, float]:
+        """What the model, as it was trained on client `index`, is worth on that client's own samples: `accuracy`, for a
+        classifier. Empty for a client without any. Nothing changes."""
+        ...
+
 
 class Generator(Protocol):
     """A Trainable that can also write text."""

@@ -43,6 +43,10 @@ class Clients:
             self._dealt = deal(spec, seed=seed, count=self._count, labels=self._labels)
         return tuple(map(len, self._dealt))
 
+    def of(self, index: int) -> Indices:
+        """The numbers of a client's samples, ascending, after `deal`."""
+        return self._dealt[index]
+
     def train(self, spec: FedAvg, *, index: int, unit: str, round: int) -> Iterator[ClientStep]:
         """contract.Federated.train_client, after `deal`. A client without samples takes no step."""
         mine = self._dealt[index]
