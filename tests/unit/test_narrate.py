@@ -25,6 +25,7 @@ from swarm.core.events import (
     ShareBack,
     ShareLost,
     Stepped,
+    Trained,
     Training,
     Transfer,
     Trouble,
@@ -84,6 +85,7 @@ SAID: list[tuple[WorkerEvent, str | None]] = [
         Training(round=3, unit="client-0002", claim=1, samples=84),
         "round 3: takes over client-0002, 84 samples: whoever had begun with it is gone",
     ),
+    (Trained(round=2, unit="client-0003", claim=0, samples=80, steps=4, train_loss=0.5, seconds_s=1.0), None),
     (Published(round=1, size_bytes=1), None),
     (STEPPED, None),
 ]
