@@ -287,6 +287,8 @@ def test_private_clients_are_sampled_among_those_that_are_live() -> None:
         assert all(p.learner == p.unit for p in record.participants)
     assert len(tape[0].participants) == 2
     assert all(client.unit == learner.name for learner in learners for client in learner.trained)
+    told = [p for record in tape for p in record.participants]  # nothing is but counts and times
+    assert all(p.train_loss is None and p.metrics == {} and p.tokens == SAMPLES for p in told)
 
 
 def test_private_clients_that_left_are_not_waited_for() -> None:
