@@ -42,7 +42,7 @@ def test_rows_of_very_many_clients_are_bounded(fixed: SimpleNamespace) -> None:
 def test_of_private_clients_only_counts_are_on_screen(fixed: SimpleNamespace) -> None:
     shown = fixed.run_shown(fixed.fed_state(private=True, silent=("linux-3090",)))
     rows = words(view_clients.client_rows(shown))
-    assert rows["studio"] == ["studio", "● training", "studio", "11", "134", "—", "—", "r10"]
+    assert rows["studio"] == ["studio", "● training", "studio", "11", "134", "—", "—", "—", "r10"]
     assert rows["linux-3090"][1] == "✓ reported"
     assert all(row[5] == "—" for row in words(view_run.learner_rows(shown)).values())
     assert not any("train" in line for line in said(view_rounds.closed_round_lines(shown.state, width=80)))
@@ -72,7 +72,7 @@ def test_the_details_of_the_last_round(fixed: SimpleNamespace) -> None:
         "  the deadline is over: 3 of 4 clients",
         "  waited 2.5 s, merged in 0.4 s",
     ]
-    assert lines[3].split() == ["client-0001", "63", "samples", "loss", "1.913", "1.2", "s", "studio"]
+    assert lines[3].split() == ["client-0001", "63", "samples", "loss", "1.913", "acc", "0.868", "1.2", "s", "studio"]
     assert "Evaluation of round 11  with studio's own buffers" in lines
     assert lines[-1].split()[0] == "9"
     assert said(view_clients.details(fixed.fed_state(closed=0))) == ["no round has closed yet"]
