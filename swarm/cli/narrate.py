@@ -104,7 +104,7 @@ class _Team:
         self.workers: list[launcher.Worker] = []
         self.progress = Progress()
         self.created = False
-        self.code = 0  # of the first that failed
+        self._codes: list[tuple[int, bool]] = []  # of those that failed, and whether it was for coming too late
         self._named, self._as_json = named, as_json
         self._members: list[_Member] = []
         self._told: set[tuple[str, int]] = set()  # of the run itself: by kind and round
@@ -113,6 +113,12 @@ class _Team:
         worker = launcher.start(order, foreground=True)
         self.workers.append(worker)
         self._members.append(_Member(worker, order.learner))
+
+    @property
+    def code(self) -> int:
+        """Of the first that failed. One that was not ready before the others had ended the run has not."""
+        ended = any(member.last is not None and member.last.reason in ("done", "stopped") for member in self._members)
+        return next((code for code, late in self._codes if not (late and ended)), 0)
 
     @property
     def running(self) -> bool:
@@ -150,8 +156,8 @@ class _Team:
         if member.last is not None and member.failed is None:
             tell(member.last, self.progress, who)
         code = _ended(member.worker, member.failed, who)
-        late = self._named and member.failed is not None and member.failed.error == errors.RunEnded.__name__
-        self.code = self.code or (0 if late else code)  # the others had done everything before this one was ready
+        if code:
+            self._codes.append((code, member.failed is not None and member.failed.error == errors.RunEnded.__name__))
 
     def _tell(self, event: WorkerEvent, member: _Member) -> None:
         """What is said of the run itself, and all would say, is told once."""

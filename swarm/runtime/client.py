@@ -55,6 +55,11 @@ class ClientLoop:
             self._loss_sum += loss * samples
             self._loss_samples += samples
 
+    @property
+    def train_loss(self) -> float | None:
+        """The mean of its steps' losses, by samples."""
+        return self._loss_sum / self._loss_samples if self._loss_samples else None
+
     def done(
         self, *, samples: int, seconds_s: float, flaw: str = "", metrics: Mapping[str, float] | None = None
     ) -> Publication:
@@ -78,7 +83,7 @@ class ClientLoop:
             base_sha256=self.base_sha256,
             tokens=samples,
             steps=self.steps,
-            train_loss=self._loss_sum / self._loss_samples if told and self._loss_samples else None,
+            train_loss=self.train_loss if told else None,
             seconds_s=seconds_s,
             flaw=flaw,
             unit=client.unit,

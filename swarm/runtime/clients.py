@@ -189,11 +189,12 @@ class ClientSession:
             self._loop.client = None
             self._tell(client, steps=steps, seconds_s=seconds_s, given_up=True)
             return
+        train_loss = self._loop.train_loss  # of a private client nobody else hears it
         publication = self._loop.done(
             samples=self.samples_of(client), seconds_s=seconds_s, flaw=self._flaw, metrics=self._metrics
         )
         self._handoff.publish(publication)
-        self._tell(client, steps=steps, seconds_s=seconds_s, train_loss=publication.train_loss, flaw=publication.flaw)
+        self._tell(client, steps=steps, seconds_s=seconds_s, train_loss=train_loss, flaw=publication.flaw)
         if publication.flaw:
             where = f"{client.unit} in round {client.round}"
             self._emit(Trouble(message=f"{where}: numbers that are not finite ({publication.flaw}): it does not count"))

@@ -44,15 +44,22 @@ def hold(spec: Algorithm, *, framework: str, device: str, threads: int | None, w
     return here
 
 
+def dealt(trainable: Trainable, spec: FedAvg, *, task: str, seed: int) -> tuple[int, ...]:
+    """How many samples each client has; of private clients, how many this learner has. `seed`: the manifest's. Raises
+    UsageError for a task that has no clients, and for a spec that cannot be trained with this task, data and framework."""
+    if not isinstance(trainable, Federated):
+        raise UsageError(f"task {task} has no data that can be dealt out to clients")
+    return trainable.deal(spec, seed=partition_seed(spec, seed))
+
+
 def train_clients(trainable: Trainable, leave: Callable[[Callable[[], None]], None], common: dict[str, Any]) -> None:
     """Train the clients that this learner claims, until the run ends. `leave` is given how to make it leave; `common`: what any
     session of this worker is made with. Raises UsageError for a task that has no clients."""
     manifest: Manifest = common["manifest"]
     spec = manifest.algorithm
     assert isinstance(spec, FedAvg)
-    if not isinstance(trainable, Federated):
-        raise UsageError(f"task {manifest.task.name} has no data that can be dealt out to clients")
-    samples = trainable.deal(spec, seed=partition_seed(spec, manifest.seed))
+    samples = dealt(trainable, spec, task=manifest.task.name, seed=manifest.seed)
+    assert isinstance(trainable, Federated)
     session = ClientSession(trainable.adapter, samples=samples, evaluate=trainable.evaluate, **common)
     leave(session.leave)
     with session:

@@ -35,6 +35,8 @@ class Clients:
 
     def deal(self, spec: FedAvg, *, seed: int) -> tuple[int, ...]:
         """contract.Federated.deal"""
+        self._net.begin(spec)  # what it cannot do, it says here
+        self._net.end()
         if spec.private:
             if not self._count:
                 raise UsageError("the clients of this run are private: pass data of your own with --data")

@@ -232,6 +232,7 @@ def test_private_clients_have_their_own_samples() -> None:
     assert [{(c.unit, c.index, c.samples) for c in seen} for seen in every] == [{("a", 0, 10)}, {("b", 0, 30)}]
     first = tape(store)[0]
     assert {p.unit: p.weight for p in first.participants} == {"a": 10.0, "b": 30.0}
+    assert all((p.train_loss, p.metrics) == (None, {}) for record in tape(store) for p in record.participants)
     assert made(store).task.options == {"model": "dict"}, "nothing of anybody's samples is in the description"
 
 

@@ -18,7 +18,7 @@ from swarm.core.events import Trouble, WorkerEvent
 from swarm.core.jobs import CreateRun, Export, Learn
 from swarm.core.records import DataRef, Manifest
 from swarm.core.sentences import settings
-from swarm.core.specs import DiLoCo
+from swarm.core.specs import DiLoCo, FedAvg
 from swarm.host.identity import identity
 from swarm.learners.numpy import NumpyAdapter
 from swarm.mailbox import open_mailbox
@@ -78,8 +78,8 @@ def test_names_that_the_runs_payloads_need_are_told_before_a_file_is_attached(
 
 
 def new_mlp(mailbox: str, run: str, *, seed: int, **fields: Any) -> Learn:
-    asked: dict[str, Any] = {"algorithm": DiLoCo(fragments=2), "options": {}, **fields}
-    create = CreateRun(run=run, name=f"mlp-{run}", task="mlp", rounds=1, seed=seed, **asked)
+    asked: dict[str, Any] = {"algorithm": DiLoCo(fragments=2), "options": {}, "task": "mlp", **fields}
+    create = CreateRun(run=run, name=f"mlp-{run}", rounds=1, seed=seed, **asked)
     return Learn(mailbox=mailbox, run=run, create=create, learner="a", may_rename=False, framework="torch", device="cpu")
 
 
@@ -115,6 +115,27 @@ def test_no_run_is_made_of_a_base_model_that_does_not_fit(tmp_path: Path, state_
     path.write_bytes(b"".join(Packed({"w": np.zeros(3, np.float32)})))
     with pytest.raises(UsageError, match=r"other\.safetensors cannot be the base model: parameter '.*' is missing"):
         make(new_mlp(mailbox, "first", seed=1, base_model=str(path)))
+    box = open_mailbox(mailbox)
+    asyncio.run(box.open())
+    assert asyncio.run(box.list("runs/")) == []
+
+
+@pytest.mark.parametrize(
+    ("task", "spec", "words"),
+    [
+        ("mlp", FedAvg(), "task mlp has no data that can be dealt out to clients"),
+        ("lenet5", FedAvg(partition="by-label:11"), "the samples have 10 labels"),
+        ("lenet5", FedAvg(native={"foo": 1}), "native option 'foo' is none of PyTorch's SGD"),
+        ("lenet5", FedAvg(compiled=True), "compiled: PyTorch"),
+    ],
+)
+def test_no_run_is_made_whose_clients_cannot_be_trained(
+    tmp_path: Path, state_dir: Path, task: str, spec: FedAvg, words: str
+) -> None:
+    pytest.importorskip("torch")
+    mailbox = make_mailbox(tmp_path / "mailbox")
+    with pytest.raises(UsageError, match=words):
+        make(new_mlp(mailbox, "first", seed=1, algorithm=spec, task=task))
     box = open_mailbox(mailbox)
     asyncio.run(box.open())
     assert asyncio.run(box.list("runs/")) == []

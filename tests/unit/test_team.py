@@ -174,3 +174,19 @@ def test_ctrl_c_asks_all_of_them_and_starts_no_more(play: Callable[..., Any], ca
 def test_ctrl_c_before_the_run_is_made_starts_no_other(play: Callable[..., Any]) -> None:
     first = lambda job: Worker(job, Events(then=lambda: signal.raise_signal(signal.SIGINT)), looks=1000)  # noqa: E731
     assert play(first, made()) == (130, ["a"])
+
+
+def test_one_that_comes_when_the_others_have_ended_the_run_is_no_failure(play: Callable[..., Any], capsys: Any) -> None:
+    late = Failed(error="RunEnded", message="run one has all its rounds")
+
+    def first(code: int, *events: WorkerEvent) -> Callable[[Path], Worker]:
+        return lambda job: Worker(job, Events((Created(run="aaaa1111", name="one"), joined("a")), events), code=code)
+
+    def second(job: Path) -> Worker:
+        return Worker(job, Events((late,)), code=1, looks=2)
+
+    assert play(first(0, DONE), second) == (0, ["a", "a-2"])
+    assert "a-2: swarm: run one has all its rounds" in capsys.readouterr().err
+    broken = Failed(error="MailboxFull", message="no space left")
+    assert play(first(0, Ended(reason="left", rounds=1)), second)[0] == 1
+    assert play(first(3, broken), second)[0] == 1
