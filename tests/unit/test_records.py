@@ -387,8 +387,9 @@ def check_that_it_can_be_used(record: msgspec.Struct) -> None:
             assert sum(p.tokens for p in record.participants) >= 0
         case Manifest():
             check_key(RunKeys(record.run).manifest)
-            fragments = min(record.algorithm.fragments, len(record.tensors))
-            schedule = Schedule(sync_every=record.algorithm.sync_every, fragments=fragments)
+            spec = record.algorithm
+            sync_every = spec.sync_every if isinstance(spec, DiLoCo) else 1
+            schedule = Schedule(sync_every=sync_every, fragments=len(record.plan))
             assert schedule.step(0) >= 1
             assert sum(tensor.size_bytes for tensor in record.tensors) >= 0
         case Beat():
