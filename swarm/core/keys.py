@@ -21,7 +21,7 @@ _KEY = re.compile(r"[a-z0-9._-]+(?:/[a-z0-9._-]+)*")
 _SHA = re.compile(r"[0-9a-f]{64}")
 
 
-@functools.lru_cache(1 << 14)  # a poll names the same few again and again
+@functools.lru_cache(1 << 11)  # a poll names the same few again and again; a larger one fills for hundreds of rounds
 def check_key(key: str) -> str:
     """`key` itself. Raises InvalidKey if the grammar does not allow it."""
     if not _KEY.fullmatch(key):

@@ -24,7 +24,7 @@ from swarm.mailbox.errnos import ABSENT, AGAIN, foreign
 from swarm.mailbox.names import Names
 
 T = TypeVar("T")
-_is_key = functools.lru_cache(1 << 14)(is_key)  # the same names are listed again and again
+_is_key = functools.lru_cache(1 << 11)(is_key)  # the same names are listed again and again
 
 TMP, TRASH, RUNS = "tmp", "trash", "runs"
 PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)  # between tries of what is often over within a second

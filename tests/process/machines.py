@@ -108,8 +108,8 @@ def check_mailbox(location: str, run: str) -> int:
         for record in await exchange.newest_records(newest):
             if record is not None:
                 await exchange.fetch(record.fragment, record.theta)
-                if record.outer is not None:
-                    await exchange.fetch(record.fragment, record.outer)
+                if record.outer is not None:  # what stands in it is the outer optimizer's business
+                    assert await mailbox.read(exchange.key_of(record.fragment, record.outer))
         return newest + 1
 
     rounds = asyncio.run(check())
