@@ -66,17 +66,17 @@ def load(wanted: Sequence[DataRef], path: Path | None, *, side: int) -> Parts:
 
 def own(path: Path | None, *, side: int) -> Parts:
     """A private client's images, which are no others' business: all of an archive, or of a folder's training part, are
-    trained on. Held out are the folder's, else the shipped ones. Without a path there is nothing to train on. Raises
-    UsageError, DataMissing."""
+    trained on. Held out are the shipped ones, never its own: what is found with those is told to everybody, and a confusion
+    matrix tells how many there are of each label. Without a path there is nothing to train on. Raises UsageError,
+    DataMissing."""
     shipped = read(None, side=side)[0]
     if path is None:
         return Parts(shipped.train.part(np.arange(0)), shipped.held_out)
     kind, where = places.place(path)
     if kind != "folder":
         return Parts(_sized(*_arrays(places.archive(where), where), side=side, where=where), shipped.held_out)
-    files = idx.folder(where, held_out_needed=False)
-    train, *held_out = _pairs(files, where, side=side)
-    return Parts(train, held_out[0] if held_out else shipped.held_out)
+    (train,) = _pairs(idx.folder(where, held_out=False), where, side=side)
+    return Parts(train, shipped.held_out)
 
 
 def read(path: Path | None, *, side: int) -> tuple[Parts, list[DataRef]]:
