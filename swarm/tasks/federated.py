@@ -41,6 +41,9 @@ class Clients:
             self._dealt = (np.arange(self._count),)
         else:
             self._dealt = deal(spec, seed=seed, count=self._count, labels=self._labels)
+        # An optimizer that cannot be made is told before the run is, and not by the first client.
+        self._net.begin(spec)
+        self._net.end()
         return tuple(map(len, self._dealt))
 
     def of(self, index: int) -> Indices:
