@@ -203,7 +203,7 @@ class Tape:
         return known
 
     async def claims(self, round: int) -> dict[int, Claim]:
-        """Claims on closing `round`, by number. One that cannot be used counts for nobody."""
+        """Claims on closing `round`, by number, without a gap from 0 on. One that cannot be used counts for nobody."""
         found: dict[int, Claim] = {}
         for key in await self.mailbox.list(self.keys.claims(round)):
             n = keys.parse_claim(key)
@@ -215,13 +215,13 @@ class Tape:
                     found[n] = decode(data, Claim, where=key)
             except (RecordError, MailboxCorrupt):
                 found[n] = Claim(round=round, learner="", incarnation=0)
-        return found
+        return _in_turn(found)
 
     async def client_claims(
         self, round: int, known: Mapping[str, dict[int, Claim]], look: Look = NO_LOOK
     ) -> dict[str, dict[int, Claim]]:
-        """Claims on training clients for `round`, by client and number; those in `known` not read again. One that cannot be
-        used counts for nobody."""
+        """Claims on training clients for `round`, by client and number, each client's without a gap from 0 on; those in `known`
+        not read again. One that cannot be used counts for nobody."""
         found: dict[str, dict[int, Claim]] = {}
         for key in await self._list(look, self.keys.client_claims(round)):
             named = keys.parse_client_claim(key)
@@ -238,7 +238,7 @@ class Tape:
                 except (RecordError, MailboxCorrupt):
                     claim = Claim(round=round, learner="", incarnation=0)
             found.setdefault(client, {})[n] = claim
-        return found
+        return {client: _in_turn(claims) for client, claims in found.items()}
 
     async def controls(self, known: Sequence[Control], look: Look = NO_LOOK) -> list[Control]:
         """The contiguous sequence of control records, those in `known` not read again, unless one could not be read: what
@@ -418,6 +418,11 @@ def _contiguous(after: int, rounds: Iterable[int]) -> int:
             break
         after = round
     return after
+
+
+def _in_turn(claims: Mapping[int, Claim]) -> dict[int, Claim]:
+    """Those before the first gap. Nobody outbids what is not there: else one absurd number would leave none to bid with."""
+    return {n: claims[n] for n in itertools.takewhile(claims.__contains__, itertools.count())}
 
 
 def _decoded(data: bytes, type: type[R], key: str) -> R:

@@ -100,8 +100,7 @@ class Federated(Protocol):
     def deal(self, spec: FedAvg, *, seed: int) -> tuple[int, ...]:
         """Deal the training samples out to `spec.clients` logical clients as `spec.partition` says; of a private run they all
         are this machine's one client's. Returns how many each has: none is lost, none is given twice, some may have none. The
-        same in every framework. Changes nothing of the model. Raises UsageError, also for what this framework cannot train
-        with."""
+        same in every framework. Raises UsageError; also if clients cannot be trained here as `spec` says."""
         ...
 
     def train_client(self, spec: FedAvg, *, index: int, unit: str, round: int) -> Iterator[ClientStep]:

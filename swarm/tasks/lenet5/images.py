@@ -66,15 +66,16 @@ def load(wanted: Sequence[DataRef], path: Path | None, *, side: int) -> Parts:
 
 def own(path: Path | None, *, side: int) -> Parts:
     """A private client's images, which are no others' business: all of an archive, or of a folder's training part, are
-    trained on. Held out are the shipped ones, so that an evaluation, which everybody sees, tells nothing of anybody's own.
-    Without a path there is nothing to train on. Raises UsageError, DataMissing."""
+    trained on. Held out are the shipped ones, never its own: what is found with those is told to everybody, and a confusion
+    matrix tells how many there are of each label. Without a path there is nothing to train on. Raises UsageError,
+    DataMissing."""
     shipped = read(None, side=side)[0]
     if path is None:
         return Parts(shipped.train.part(np.arange(0)), shipped.held_out)
     kind, where = places.place(path)
     if kind != "folder":
         return Parts(_sized(*_arrays(places.archive(where), where), side=side, where=where), shipped.held_out)
-    train, *_ = _pairs(idx.folder(where, held_out_needed=False), where, side=side)
+    (train,) = _pairs(idx.folder(where, held_out=False), where, side=side)
     return Parts(train, shipped.held_out)
 
 
