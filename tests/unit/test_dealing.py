@@ -190,7 +190,7 @@ def test_each_epoch_takes_every_sample_once_in_an_order_of_its_own() -> None:
     assert all(sorted(epoch) == list(range(10)) for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs}) == 3
     assert len({seed for _, _, seed in net.steps}) == 9  # dropout draws anew in each step
-    assert (net.begun, net.ended) == ([how], 1)
+    assert (net.begun, net.ended) == ([how, how], 2)  # to be told at once what cannot be done; and to train
 
 
 def test_what_is_drawn_follows_from_seed_unit_round_and_epoch_alone() -> None:
@@ -228,7 +228,7 @@ def test_a_client_without_samples_takes_no_step() -> None:
     made = clients(net, how, count=2)
     sizes = made.deal(how, seed=0)
     assert list(made.train(how, index=sizes.index(0), unit="client-0000", round=0)) == []
-    assert (net.begun, net.ended, net.steps) == ([], 0, [])
+    assert (net.ended, net.steps) == (1, [])
 
 
 @pytest.mark.parametrize("after", [1, 4])
@@ -240,7 +240,7 @@ def test_a_client_that_is_given_up_leaves_nothing_behind(after: int) -> None:
         next(training)
         assert net.seed is None  # between two steps the random states are the caller's
     training.close()  # type: ignore[attr-defined]
-    assert (len(net.steps), net.ended) == (after, 1)
+    assert (len(net.steps), net.ended) == (after, 2)
 
 
 def test_a_gradient_that_is_not_finite_ends_the_client() -> None:
@@ -248,7 +248,7 @@ def test_a_gradient_that_is_not_finite_ends_the_client() -> None:
     net = FakeNet(flaw=1)
     with pytest.raises(NotFinite, match=r"fc1\.weight"):
         list(clients(net, how).train(how, index=0, unit="client-0000", round=0))
-    assert (len(net.steps), net.ended) == (1, 1)
+    assert (len(net.steps), net.ended) == (1, 2)
 
 
 def test_a_private_client_has_all_of_its_machines_samples() -> None:
