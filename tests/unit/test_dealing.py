@@ -228,7 +228,7 @@ def test_a_client_without_samples_takes_no_step() -> None:
     made = clients(net, how, count=2)
     sizes = made.deal(how, seed=0)
     assert list(made.train(how, index=sizes.index(0), unit="client-0000", round=0)) == []
-    assert (net.ended, net.steps) == (1, [])
+    assert (net.ended, net.steps) == (2, [])
 
 
 @pytest.mark.parametrize("after", [1, 4])
