@@ -9,7 +9,7 @@ import hashlib
 import itertools
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
@@ -32,12 +32,15 @@ from swarm.core.records import (
     Sample,
     Snapshot,
 )
-from swarm.core.specs import DiLoCo
+from swarm.core.specs import DiLoCo, FedAvg
 from swarm.mailbox.contract import Mailbox
 
 R = TypeVar("R", bound=msgspec.Struct)
 BEATS_KEPT = 3
 BEATS_TRIED = 2 * BEATS_KEPT  # of the newest names, until one can be read
+Look: TypeAlias = Mapping[tuple[str, str], Sequence[str]]
+"""Listings made beforehand, by what was asked for: (prefix, after). What is not among them is listed when it is needed."""
+NO_LOOK: Look = {}
 
 
 def nonce() -> str:
@@ -61,21 +64,37 @@ class Tape:
         self.schedule = Schedule(sync_every=spec.sync_every if isinstance(spec, DiLoCo) else 1, fragments=len(self.plan))
         self._held: tuple[int, str] | None = None  # the newest round record seen, and its body's hash
 
+    async def look(self, newest: int, controls: Sequence[Control]) -> Look:
+        """What a poll that knows of the rounds up to `newest` and of `controls` lists, in one trip to the store. Fit for use
+        as long as nothing new was committed.
+
+        In this order: a round record may name a control, which must then be seen, and whoever left reported before.
+        """
+        requests = [self._rounds_from(newest), self._controls_after(controls), (self.keys.beats, "")]
+        if isinstance(self.manifest.algorithm, FedAvg):
+            requests.append((self.keys.client_claims(newest + 1), ""))
+        requests.append((self.keys.snapshots(newest + 1), ""))
+        return dict(zip(requests, await self.mailbox.lists(requests), strict=False))
+
+    async def _list(self, look: Look, prefix: str, after: str = "") -> Sequence[str]:
+        listed = look.get((prefix, after))
+        return await self.mailbox.list(prefix, after) if listed is None else listed
+
     async def newest_round(self) -> int:
         """Number of the newest committed round, INIT if there is none. Its cost does not grow with the run."""
         shards = [int(name) for name in await self.mailbox.names(f"{self.keys.root}/rounds/") if name.isdecimal()]
         # The newest shard may be an empty folder: a commit was under way, or its writer died.
         for shard in sorted(shards, reverse=True):
-            found = await self._rounds_in(shard)
+            found = _numbers(await self.mailbox.list(self.keys.shard(shard)))
             if found:
                 return found[-1]
         return INIT
 
-    async def rounds_after(self, round: int) -> int:
+    async def rounds_after(self, round: int, look: Look = NO_LOOK) -> int:
         """The newest round that is committed without a gap after `round`; `round` itself if nothing is new. One list, but
         after a long absence a few. Raises MailboxMoved if `round` itself is gone."""
         shard = (round + 1) // keys.SHARD
-        listed = await self._rounds_in(shard, after=round - 1)
+        listed = _numbers(await self._list(look, *self._rounds_from(round)))
         # A listing may be late, so that only a look tells. In a copy restored from before that round nobody would ever add
         # the one that is waited for here.
         if round // keys.SHARD == shard and round not in listed and await self.mailbox.read(self.keys.round(round)) is None:
@@ -85,10 +104,9 @@ class Tape:
             newest = max(newest, await self.newest_round())
         return newest
 
-    async def _rounds_in(self, shard: int, after: int = INIT) -> list[int]:
-        after_key = self.keys.round(after) if after >= 0 else ""
-        found = await self.mailbox.list(self.keys.shard(shard), after_key)
-        return sorted({n for n in map(keys.parse_round, found) if n is not None})
+    def _rounds_from(self, round: int) -> tuple[str, str]:
+        """What to list for `round` itself, if it is in the same folder as the next one, and for those after it."""
+        return self.keys.shard((round + 1) // keys.SHARD), _before(self.keys.round(round)) if round >= 0 else ""
 
     async def round(self, round: int) -> RoundRecord | None:
         """The record of `round`, None if it is not committed. Raises MailboxMoved if its parent is not the record that was
@@ -130,10 +148,12 @@ class Tape:
             found.append(record)
         return found
 
-    async def snapshots(self, round: int, known: Mapping[str, Snapshot | None]) -> dict[str, Snapshot | None]:
+    async def snapshots(
+        self, round: int, known: Mapping[str, Snapshot | None], look: Look = NO_LOOK
+    ) -> dict[str, Snapshot | None]:
         """Snapshots of `round` by key, those in `known` not read again; None for one whose record cannot be used."""
         found: dict[str, Snapshot | None] = {}
-        for key in await self.mailbox.list(self.keys.snapshots(round)):
+        for key in await self._list(look, self.keys.snapshots(round)):
             named = keys.parse_snapshot(key)
             if named is None:
                 continue
@@ -153,10 +173,10 @@ class Tape:
             found[key] = snapshot if honest else None
         return found
 
-    async def beats(self, known: Mapping[str, tuple[BeatId, Beat]]) -> dict[str, tuple[BeatId, Beat]]:
+    async def beats(self, known: Mapping[str, tuple[BeatId, Beat]], look: Look = NO_LOOK) -> dict[str, tuple[BeatId, Beat]]:
         """Each learner's newest beat; one that is in `known` is not read again."""
         named: dict[str, list[tuple[BeatId, str]]] = {}
-        for key in await self.mailbox.list(self.keys.beats):
+        for key in await self._list(look, self.keys.beats):
             parts = keys.parse_beat(key)
             if parts is not None:
                 named.setdefault(parts[0], []).append((BeatId(parts[1], parts[2]), key))
@@ -183,7 +203,7 @@ class Tape:
         return known
 
     async def claims(self, round: int) -> dict[int, Claim]:
-        """Claims on closing `round`, by number. One that cannot be used counts for nobody."""
+        """Claims on closing `round`, by number, without a gap from 0 on. One that cannot be used counts for nobody."""
         found: dict[int, Claim] = {}
         for key in await self.mailbox.list(self.keys.claims(round)):
             n = keys.parse_claim(key)
@@ -195,13 +215,15 @@ class Tape:
                     found[n] = decode(data, Claim, where=key)
             except (RecordError, MailboxCorrupt):
                 found[n] = Claim(round=round, learner="", incarnation=0)
-        return found
+        return _in_turn(found)
 
-    async def client_claims(self, round: int, known: Mapping[str, dict[int, Claim]]) -> dict[str, dict[int, Claim]]:
-        """Claims on training clients for `round`, by client and number; those in `known` not read again. One that cannot be
-        used counts for nobody."""
+    async def client_claims(
+        self, round: int, known: Mapping[str, dict[int, Claim]], look: Look = NO_LOOK
+    ) -> dict[str, dict[int, Claim]]:
+        """Claims on training clients for `round`, by client and number, each client's without a gap from 0 on; those in `known`
+        not read again. One that cannot be used counts for nobody."""
         found: dict[str, dict[int, Claim]] = {}
-        for key in await self.mailbox.list(self.keys.client_claims(round)):
+        for key in await self._list(look, self.keys.client_claims(round)):
             named = keys.parse_client_claim(key)
             if named is None:
                 continue
@@ -216,14 +238,13 @@ class Tape:
                 except (RecordError, MailboxCorrupt):
                     claim = Claim(round=round, learner="", incarnation=0)
             found.setdefault(client, {})[n] = claim
-        return found
+        return {client: _in_turn(claims) for client, claims in found.items()}
 
-    async def controls(self, known: Sequence[Control]) -> list[Control]:
+    async def controls(self, known: Sequence[Control], look: Look = NO_LOOK) -> list[Control]:
         """The contiguous sequence of control records, those in `known` not read again, unless one could not be read: what
         it stands for is passed over, by this version or until it is whole."""
-        found = list(itertools.takewhile(lambda control: control.action != "unknown", known))
-        after = self.keys.control_record(len(found)) if found else ""
-        for key in await self.mailbox.list(self.keys.control, after):
+        found = _readable(known)
+        for key in await self._list(look, *self._controls_after(known)):
             if keys.parse_control(key) != len(found) + 1:
                 continue
             data = await self.mailbox.read(key)
@@ -234,6 +255,10 @@ class Tape:
             except RecordError:
                 found.append(Control(action="unknown"))
         return found
+
+    def _controls_after(self, known: Sequence[Control]) -> tuple[str, str]:
+        n = len(_readable(known))
+        return self.keys.control, _before(self.keys.control_record(n + 1)) if n else ""
 
     async def incarnations(self, learner: str) -> list[int]:
         """Numbers of the incarnations of `learner` so far, ascending."""
@@ -372,6 +397,20 @@ async def manifest_sha256(mailbox: Mailbox, run: str) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def _before(record_key: str) -> str:
+    """After which a listing begins with `record_key`. The folder before it, which it would else enter in vain, is left out."""
+    return record_key.rpartition("/")[0]
+
+
+def _numbers(listed: Iterable[str]) -> list[int]:
+    """The rounds of these records, ascending."""
+    return sorted({n for n in map(keys.parse_round, listed) if n is not None})
+
+
+def _readable(known: Sequence[Control]) -> list[Control]:
+    return list(itertools.takewhile(lambda control: control.action != "unknown", known))
+
+
 def _contiguous(after: int, rounds: Iterable[int]) -> int:
     """The last of `rounds` that follows `after` without a gap. A late listing may show a later one first."""
     for round in rounds:
@@ -379,6 +418,11 @@ def _contiguous(after: int, rounds: Iterable[int]) -> int:
             break
         after = round
     return after
+
+
+def _in_turn(claims: Mapping[int, Claim]) -> dict[int, Claim]:
+    """Those before the first gap. Nobody outbids what is not there: else one absurd number would leave none to bid with."""
+    return {n: claims[n] for n in itertools.takewhile(claims.__contains__, itertools.count())}
 
 
 def _decoded(data: bytes, type: type[R], key: str) -> R:

@@ -197,14 +197,15 @@ def _create(order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emi
     emit(Building(what=f"{create.task} for a new run{begins}"))
     algorithm = create.algorithm
     if isinstance(algorithm, FedAvg):
-        from swarm.runtime.federation import dealt, with_threads
+        from swarm.runtime.federation import check_new, with_threads
 
         framework, device = _place(order, task)
         algorithm = with_threads(algorithm, framework=framework, device=device, threads=order.threads)
     replay = _hold(algorithm, create.task, order, wanted=None, emit=emit)
     trainable = _build(named, create.seed, order, path, algorithm=algorithm)
-    if isinstance(algorithm, FedAvg) and (order.data is not None or not private):
-        dealt(trainable, algorithm, task=create.task, seed=create.seed)  # else there would be a run that nobody can train
+    if isinstance(algorithm, FedAvg):
+        trains = order.join and order.role != "syncer"
+        check_new(trainable, algorithm, task=create.task, seed=create.seed, trains=trains)
     base = None if base_path is None else take_over(base_path, trainable.adapter)
     schema = trainable.adapter.schema()
     asked, algorithm = algorithm, fitted(algorithm, schema)

@@ -28,7 +28,7 @@ CLIENT_COLUMNS = (
     Column("rounds", 6, rank=1, right=True, descending=True),
     Column("samples", 7, rank=1, right=True, descending=True),
     Column("loss", 6, rank=3, right=True),
-    Column("acc", 6, rank=5, right=True, descending=True),
+    Column("acc", 5, rank=4, right=True, descending=True),
     Column("took", 6, rank=6, right=True, descending=True),
     Column("last round", 10, rank=7, right=True, descending=True),
 )
@@ -62,9 +62,9 @@ def _row(c: ClientView, *, hidden: bool) -> Row:
     """`hidden`: of a private client only counts are shown."""
     last = None if c.tally is None else c.tally.last
     seen = None if hidden else last
+    right = accuracy(seen.metrics) if seen else None
     words, tone = _DOING[c.doing]
     by = c.by if c.doing else last.learner if last is not None else ""
-    right = accuracy(seen.metrics) if seen else None
     return Row(
         key=c.client,
         quiet=not c.doing,
@@ -99,7 +99,9 @@ def details(state: RunState) -> Iterator[Line]:
         yield ((f"  {text.plain(record.reason)}", "dim" if record.reason in ORDINARY else "warn"),)
     yield ((f"  waited {text.span(record.waited_s)}, merged in {text.span(record.close_s)}", "dim"),)
     for p in record.participants:
-        seen = "" if hidden else f"  loss {text.loss(p.train_loss)}  {text.span(p.seconds_s):>6}"
+        right = accuracy(p.metrics)
+        graded = "" if right is None else f"  acc {text.loss(right)}"
+        seen = "" if hidden else f"  loss {text.loss(p.train_loss)}{graded}  {text.span(p.seconds_s):>6}"
         by = f"  {text.plain(p.learner, 64)}" if p.learner != p.unit else ""
         yield ((f"  {text.fit(p.unit, min(wide, 40))}", ""), (f"  {p.tokens:>7} {spec.weight_unit}{seen}{by}", "dim"))
     for r in record.rejected:

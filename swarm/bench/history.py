@@ -34,14 +34,22 @@ class _Counting(FolderMailbox):
 
     async def list(self, prefix: str, after: str = "") -> Any:
         self.calls["list"] += 1
+        self.calls["trips"] += 1
         return await super().list(prefix, after)
+
+    async def lists(self, requests: Sequence[tuple[str, str]]) -> Sequence[Sequence[str]]:
+        self.calls["list"] += len(requests)
+        self.calls["trips"] += 1
+        return await super().lists(requests)
 
     async def names(self, prefix: str) -> Sequence[str]:
         self.calls["names"] += 1
+        self.calls["trips"] += 1
         return await super().names(prefix)
 
     async def read(self, key: str) -> bytes | None:
         self.calls["read"] += 1
+        self.calls["trips"] += 1
         return await super().read(key)
 
 

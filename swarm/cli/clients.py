@@ -32,18 +32,19 @@ def table_lines(state: api.RunState) -> Iterator[str]:
     shown = sorted(every, key=lambda c: (not c.doing, -(c.tally.round if c.tally else -1), c.client))[:ROWS]
     wide = not api.private(spec)
     there = bool(heard(state))
-    rows = [_row(c, wide=wide, there=there) for c in sorted(shown, key=lambda c: c.client)]
-    more = ("LOSS", "ACC", "SECONDS") if wide else ()
+    graded = any(c.tally is not None and api.accuracy(c.tally.last.metrics) is not None for c in every)
+    rows = [_row(c, wide=wide, graded=graded, there=there) for c in sorted(shown, key=lambda c: c.client)]
+    more = ("LOSS", *(("ACC",) if graded else ()), "SECONDS") if wide else ()
     yield table(("CLIENT", "ROUNDS", "SAMPLES", *more, "LAST BY", "NOW"), rows)
     if len(every) > len(shown):
         yield f"and {counted(len(every) - len(shown), 'client')} more: --json lists them"
 
 
-def _row(c: api.ClientView, *, wide: bool, there: bool) -> tuple[str, ...]:
+def _row(c: api.ClientView, *, wide: bool, graded: bool, there: bool) -> tuple[str, ...]:
     last = c.tally.last if c.tally else None
     figures = (
         number(last.train_loss if last else None),
-        number(api.accuracy(last.metrics) if last else None),
+        *((number(api.accuracy(last.metrics) if last else None),) if graded else ()),
         number(last.seconds_s if last else None, 1),
     )
     doing = "silent" if c.doing == "training" and not there else c.doing

@@ -376,7 +376,7 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """The private clients that train in round 0, which no round record names."""
+    """The private clients that train in a round which no round record names them for: round 0, as a rule."""
 
     round: int
     clients: tuple[str, ...]
@@ -384,6 +384,8 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         _check(self, rounds=("round",))
         _check_units("clients", self.clients)
+        if not self.clients:  # they would be waited for, for ever
+            raise ValueError("clients must be one, at least")
 
 
 def _check_units(field: str, units: tuple[str, ...]) -> None:

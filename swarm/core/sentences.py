@@ -74,7 +74,9 @@ def sentence(event: WorkerEvent) -> str | None:
         case Training():
             taken = f"takes over {event.unit}, {counted(event.samples, 'sample')}: whoever had begun with it is gone"
             return f"round {event.round}: {taken}" if event.claim else None
-        case Published() | Stepped() | Trained():
+        case Trained():
+            return f"round {event.round}: {event.unit} is given up, half trained" if event.given_up and event.steps else None
+        case Published() | Stepped():
             return None
 
 
@@ -109,7 +111,11 @@ def _closed(event: RoundClosed) -> str:
     else:
         who = f" with {plain(', '.join(event.participants), 200)}"
     loss = f"  train loss {number(event.train_loss, 4)}" if event.train_loss is not None or not event.clients else ""
-    metrics = "".join(f"  {plain(name)} {value:.3f}" for name, value in event.metrics.items())
+    shown = dict(event.metrics)
+    first, last = shown.pop("first_loss", None), shown.pop("last_loss", None)  # of the clients' steps
+    if first is not None and last is not None:
+        loss += f" ({first:.3f} → {last:.3f})"
+    metrics = "".join(f"  {plain(name)} {value:.3f}" for name, value in shown.items())
     return f"round {event.round} closed{of}{who}{loss}{metrics}{why}{rejected}"
 
 

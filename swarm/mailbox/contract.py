@@ -10,10 +10,10 @@ else and can be read like any object, but neither written nor deleted.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
 from typing import Protocol, TypeAlias
 
-from swarm.core.errors import InvalidKey
+from swarm.core.errors import InvalidKey, MailboxError
 from swarm.core.keys import MARKER, RECORD, check_key
 from swarm.core.lines import MAX_RECORD_BYTES
 
@@ -81,6 +81,14 @@ class Mailbox(Protocol):
         """
         ...
 
+    async def lists(self, requests: Sequence[tuple[str, str]]) -> Sequence[Sequence[str]]:
+        """As many `list`s of (prefix, after), each made when the one before it has ended, in one trip to the store.
+
+        Raises what the first of them raises. If a later one fails, the listings before it are returned, and no more: asked
+        for alone, it says what is wrong.
+        """
+        ...
+
     async def names(self, prefix: str) -> Sequence[str]:
         """The next components of the keys that start with `prefix`, in byte order: one cheap call however much lies below.
 
@@ -106,6 +114,21 @@ class Mailbox(Protocol):
     async def close(self) -> None:
         """Forget the mailbox. Calls under way are not waited for."""
         ...
+
+
+async def one_by_one(
+    lister: Callable[[str, str], Awaitable[list[str]]], requests: Sequence[tuple[str, str]]
+) -> Sequence[Sequence[str]]:
+    """What `lists` gives, by calls of a mailbox's own `list`: where a trip costs nothing, or something stands around each."""
+    found: list[list[str]] = []
+    for prefix, after in requests:
+        try:
+            found.append(await lister(prefix, after))
+        except MailboxError:
+            if not found:
+                raise
+            break
+    return found
 
 
 def check_object_key(key: str) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from swarm.core.errors import MailboxError, MailboxUnavailable
-from swarm.mailbox.contract import Buffer, KeyOf, Mailbox, Source
+from swarm.mailbox.contract import Buffer, KeyOf, Mailbox, Source, one_by_one
 
 Kind = Literal["fail", "lose", "tear", "delay", "late", "double", "foreign"]
 FOREIGN = ("notes.sync-conflict-20260101-000000", "desktop.ini", "record.json")
@@ -127,6 +127,9 @@ class FaultyMailbox:
                 return sorted({*keys, *(key for key in strange if key > after)})
         self._shown.update(keys)
         return keys
+
+    async def lists(self, requests: Sequence[tuple[str, str]]) -> Sequence[Sequence[str]]:
+        return await one_by_one(self.list, requests)
 
     async def names(self, prefix: str) -> Sequence[str]:
         fault = await self._before("names", prefix)

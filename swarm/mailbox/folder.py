@@ -65,6 +65,9 @@ class FolderMailbox:
     async def list(self, prefix: str, after: str = "") -> list[str]:
         return await self._threads.run(self._files.list, check_prefix(prefix), after)
 
+    async def lists(self, requests: Sequence[tuple[str, str]]) -> Sequence[Sequence[str]]:
+        return await self._threads.run(self._files.lists, [(check_prefix(prefix), after) for prefix, after in requests])
+
     async def names(self, prefix: str) -> Sequence[str]:
         return await self._threads.run(self._files.names, check_prefix(prefix))
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from swarm.core.errors import FormatMismatch, MailboxAway, MailboxCorrupt, MailboxMoved, RecordError
+from swarm.core.errors import FormatMismatch, MailboxAway, MailboxCorrupt, MailboxError, MailboxMoved, RecordError
 from swarm.core.keys import MARKER, is_key
 from swarm.core.lines import decode
 from swarm.core.records import FORMAT, Marker
@@ -93,6 +93,18 @@ class FolderReader:
                     elif _some_after(f"{key}/", after) and key.count("/") < MAX_DEPTH:
                         waiting.append(f"{key}/")
         return sorted(key for key in keys if key > after and (key.startswith(f"{RUNS}/") or key == MARKER))
+
+    def lists(self, requests: Sequence[tuple[str, str]]) -> Sequence[Sequence[str]]:
+        found: Sequence[Sequence[str]] = ()
+        for prefix, after in requests:
+            try:
+                found = (*found, self.list(prefix, after))
+            except MailboxError:
+                if not found:
+                    raise
+                break
+            self._progressed()  # what hangs is one listing, not the sum of them
+        return found
 
     def names(self, prefix: str) -> Sequence[str]:
         folder = prefix.rstrip("/")

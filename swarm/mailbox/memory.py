@@ -18,6 +18,7 @@ from swarm.mailbox.contract import (
     check_object_key,
     check_put_key,
     check_record_key,
+    one_by_one,
 )
 from swarm.mailbox.disk import as_bytes, writable
 
@@ -91,6 +92,9 @@ class MemoryMailbox:
         keys = sorted(key for key in tuple(self.store.objects) if key.startswith(prefix) and key > after)
         await asyncio.sleep(0)
         return keys
+
+    async def lists(self, requests: Sequence[tuple[str, str]]) -> Sequence[Sequence[str]]:
+        return await one_by_one(self.list, requests)
 
     async def names(self, prefix: str) -> Sequence[str]:
         check_prefix(prefix)

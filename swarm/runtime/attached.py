@@ -32,6 +32,11 @@ def chosen(path: Path, data: tuple[DataRef, ...], *, wanted: bool | None, emit: 
     if wanted is False:
         return None
     advice = "who joins passes it with --data"
+    if len(data) > 1:
+        if wanted:
+            raise UsageError(f"{path} is data of {len(data)} files, and one can be attached: {advice}")
+        emit(Trouble(message=f"{path} is not attached, it is data of {len(data)} files: {advice}"))
+        return None
     try:
         size = path.stat().st_size
         if wanted is None and size >= ATTACHED_BYTES:

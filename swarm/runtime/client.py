@@ -5,6 +5,7 @@ No thread, no clock, no I/O.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from numpy.typing import NDArray
@@ -54,8 +55,16 @@ class ClientLoop:
             self._loss_sum += loss * samples
             self._loss_samples += samples
 
-    def done(self, *, samples: int, seconds_s: float, flaw: str = "") -> Publication:
-        """What came of the client, which has `samples`. `flaw`: the parameter whose gradient was not finite."""
+    @property
+    def train_loss(self) -> float | None:
+        """The mean of its steps' losses, by samples."""
+        return self._loss_sum / self._loss_samples if self._loss_samples else None
+
+    def done(
+        self, *, samples: int, seconds_s: float, flaw: str = "", metrics: Mapping[str, float] | None = None
+    ) -> Publication:
+        """What came of the client, which has `samples`. `flaw`: the parameter whose gradient was not finite. `metrics`: what
+        else is to be known of it. Of a private client nothing is but its samples, its steps and how long they took."""
         client = self.client
         assert client is not None
         delta: dict[str, NDArray[Any]] = {}
@@ -65,9 +74,8 @@ class ClientLoop:
             except NotFinite as error:
                 delta, flaw = {}, error.name
         self.client = None
-        metrics = {
-            name: loss for name, loss in zip(("first_loss", "last_loss"), self._losses, strict=False) if loss is not None
-        }
+        losses = {name: loss for name, loss in zip(("first_loss", "last_loss"), self._losses, strict=False) if loss is not None}
+        told = not self.spec.private
         return Publication(
             round=client.round,
             fragment=0,
@@ -75,12 +83,12 @@ class ClientLoop:
             base_sha256=self.base_sha256,
             tokens=samples,
             steps=self.steps,
-            train_loss=self._loss_sum / self._loss_samples if self._loss_samples else None,
+            train_loss=self.train_loss if told else None,
             seconds_s=seconds_s,
             flaw=flaw,
             unit=client.unit,
             claim=client.claim,
-            metrics=metrics,
+            metrics={**losses, **(metrics or {})} if told else {},
         )
 
     def take_committed(self) -> None:

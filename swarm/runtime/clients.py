@@ -9,9 +9,8 @@ with ClientSession(adapter, samples=(…), mailbox=…, manifest=…, me=…) as
 
 from __future__ import annotations
 
-import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 
 from swarm.core.clients import client_index
@@ -24,16 +23,11 @@ from swarm.learners.contract import Adapter
 from swarm.mailbox.contract import Mailbox
 from swarm.runtime.client import ClientLoop
 from swarm.runtime.conversation import STALL_S, Conversation
-from swarm.runtime.handoff import Assignment, Handoff, Publication
+from swarm.runtime.handoff import Assignment, Handoff
 from swarm.runtime.inner import params_sha256
 from swarm.runtime.participant import Participant
 from swarm.runtime.reports import eval_record
 from swarm.tasks.contract import EvalResult
-
-
-def counts_only(publication: Publication) -> Publication:
-    """What is published of a private client: how well its data is learned is nobody else's business."""
-    return dataclasses.replace(publication, train_loss=None, metrics={})
 
 
 class ClientSession:
@@ -83,6 +77,7 @@ class ClientSession:
         self._begun_at_s = self._told_at_s = 0.0
         self._trained = 0  # samples of the client under way, over its epochs
         self._flaw = ""
+        self._metrics: Mapping[str, float] = {}
         self._loop: ClientLoop
 
     def __enter__(self) -> ClientSession:
@@ -145,7 +140,7 @@ class ClientSession:
             if not self._loop.begin(client):
                 continue
             telemetry.phase = "train"
-            self._begun_at_s, self._trained, self._flaw = time.monotonic(), 0, ""
+            self._begun_at_s, self._trained, self._flaw, self._metrics = time.monotonic(), 0, "", {}
             self._emit(Training(round=client.round, unit=client.unit, claim=client.claim, samples=self.samples_of(client)))
             yield client
             self._hand_in()
@@ -178,6 +173,10 @@ class ClientSession:
         """Whether the client under way is: not if its round is closed, or this learner is to leave."""
         return not (self._conversation.leaving or self._handoff.behind or self._handoff.ended is not None)
 
+    def measured(self, metrics: Mapping[str, float]) -> None:
+        """What the client under way was found to be worth, for people."""
+        self._metrics = metrics
+
     def not_finite(self, name: str) -> None:
         """The client under way has a gradient that is not finite, of the parameter `name`: nothing of it counts."""
         self._flaw = name
@@ -190,9 +189,12 @@ class ClientSession:
             self._loop.client = None
             self._tell(client, steps=steps, seconds_s=seconds_s, given_up=True)
             return
-        publication = self._loop.done(samples=self.samples_of(client), seconds_s=seconds_s, flaw=self._flaw)
-        self._handoff.publish(counts_only(publication) if self._spec.private else publication)
-        self._tell(client, steps=steps, seconds_s=seconds_s, train_loss=publication.train_loss, flaw=publication.flaw)
+        train_loss = self._loop.train_loss  # of a private client nobody else hears it
+        publication = self._loop.done(
+            samples=self.samples_of(client), seconds_s=seconds_s, flaw=self._flaw, metrics=self._metrics
+        )
+        self._handoff.publish(publication)
+        self._tell(client, steps=steps, seconds_s=seconds_s, train_loss=train_loss, flaw=publication.flaw)
         if publication.flaw:
             where = f"{client.unit} in round {client.round}"
             self._emit(Trouble(message=f"{where}: numbers that are not finite ({publication.flaw}): it does not count"))

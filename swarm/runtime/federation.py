@@ -44,12 +44,19 @@ def hold(spec: Algorithm, *, framework: str, device: str, threads: int | None, w
     return here
 
 
-def dealt(trainable: Trainable, spec: FedAvg, *, task: str, seed: int) -> tuple[int, ...]:
-    """How many samples each client has; of private clients, how many this learner has. `seed`: the manifest's. Raises
-    UsageError for a task that has no clients, and for a spec that cannot be trained with this task, data and framework."""
+def federated(trainable: Trainable, *, task: str) -> Federated:
+    """`trainable`, if its data can be dealt out to clients. Raises UsageError."""
     if not isinstance(trainable, Federated):
         raise UsageError(f"task {task} has no data that can be dealt out to clients")
-    return trainable.deal(spec, seed=partition_seed(spec, seed))
+    return trainable
+
+
+def check_new(trainable: Trainable, spec: FedAvg, *, task: str, seed: int, trains: bool) -> None:
+    """Before a run is made: raises UsageError if nobody could train it, or, if this learner `trains`, if it could not. What
+    only another framework can do may be left to others."""
+    clients = federated(trainable, task=task)
+    if trains:
+        clients.deal(spec, seed=partition_seed(spec, seed))
 
 
 def train_clients(trainable: Trainable, leave: Callable[[Callable[[], None]], None], common: dict[str, Any]) -> None:
@@ -58,8 +65,8 @@ def train_clients(trainable: Trainable, leave: Callable[[Callable[[], None]], No
     manifest: Manifest = common["manifest"]
     spec = manifest.algorithm
     assert isinstance(spec, FedAvg)
-    samples = dealt(trainable, spec, task=manifest.task.name, seed=manifest.seed)
-    assert isinstance(trainable, Federated)
+    clients = federated(trainable, task=manifest.task.name)
+    samples = clients.deal(spec, seed=partition_seed(spec, manifest.seed))
     session = ClientSession(trainable.adapter, samples=samples, evaluate=trainable.evaluate, **common)
     leave(session.leave)
     with session:
@@ -67,8 +74,10 @@ def train_clients(trainable: Trainable, leave: Callable[[Callable[[], None]], No
             index = 0 if spec.private else client_index(client.unit)
             assert index is not None
             try:
-                for step in trainable.train_client(spec, index=index, unit=client.unit, round=client.round):
+                for step in clients.train_client(spec, index=index, unit=client.unit, round=client.round):
                     if not session.report(samples=step.samples, loss=step.loss, steps=step.steps):
                         break
+                else:
+                    session.measured(clients.measure_client(index))
             except NotFinite as error:
                 session.not_finite(error.name)

@@ -38,6 +38,7 @@ from swarm.runtime.patience import BACKOFF_S, Patience, jittered
 from swarm.runtime.reports import Reports
 from swarm.runtime.upkeep import Upkeep
 from swarm.runtime.watch import Watch
+from swarm.tape import NO_LOOK
 from swarm.tensors.schema import Schema, check_equal
 
 LEAVING_TRIES = 3  # of each last word to a share that fails
@@ -213,13 +214,17 @@ class Participant:
         await self._publish()
         await self._reports.write_evals()
         await self._upkeep.settle()
-        await self._follow(await self.exchange.rounds_after(self.newest))
-        self._controls = await self.exchange.controls(self._controls)
+        newest = self.newest
+        look = await self.exchange.look(newest, self._controls)
+        await self._follow(await self.exchange.rounds_after(newest, look))
+        if self.newest != newest:
+            look = NO_LOOK  # following may have taken long, and another round is open now
+        self._controls = await self.exchange.controls(self._controls, look)
         self._heed()
         reason = self._end_reason()
         if reason is not None:
             return reason
-        await self._watch.observe(self.newest + 1, self._committed.newest_record)
+        await self._watch.observe(self.newest + 1, self._committed.newest_record, look)
         incarnation = self._watch.incarnation(self.me.learner)
         if incarnation > self.me.incarnation:
             raise Superseded(self.me.learner, incarnation)
@@ -345,11 +350,11 @@ class Participant:
     async def _bid(self) -> None:
         """Claim a client to train, if the training thread waits for one."""
         watch, round = self._watch, self.newest + 1
-        claim = Claim(round=round, learner=self.me.learner, incarnation=self.me.incarnation)
         lost = set()
         try:
             while self.handoff.free and (bid := watch.bid(self.me.learner, self.me.incarnation)) is not None:
                 unit, n, mine = bid
+                claim = Claim(round=round, learner=self.me.learner, incarnation=self.me.incarnation)
                 won = mine or await self.exchange.claim_client(round, unit, n, claim)
                 watch.open.tried.add(unit)
                 if won:

@@ -15,6 +15,7 @@ from swarm.core.lease import BeatId, leases
 from swarm.core.records import Beat, Claim, Rejected, Role, RoundRecord, Sample, Snapshot
 from swarm.core.specs import DiLoCo, FedAvg
 from swarm.exchange import Exchange
+from swarm.tape import NO_LOOK, Look
 
 WAITS_KEPT = 8
 
@@ -64,11 +65,11 @@ class Watch:
         self.open.since_s = None
         self.open.quorum_at_s = self.open.due_at_s = self.open.hurry_at_s = None
 
-    async def observe(self, round: int, before: RoundRecord | None = None) -> None:
+    async def observe(self, round: int, before: RoundRecord | None = None, look: Look = NO_LOOK) -> None:
         """See who is alive, and who has reported for `round`, the open one. `before`: the record of the round before; FedAvg
-        asks it for its clients."""
+        asks it for its clients. `look`: made just now, before whatever else was."""
         # A late listing may leave somebody out whose beats were seen.
-        self._beats |= await self.exchange.beats(self._beats)
+        self._beats |= await self.exchange.beats(self._beats, look)
         now_s = asyncio.get_running_loop().time()
         polled_at_s = self.leases.polled_at_s
         if polled_at_s is not None and not 0 <= now_s - polled_at_s <= self.leases.gap_s:
@@ -84,16 +85,16 @@ class Watch:
         named = {sha256 for k, (_, beat) in self._beats.items() if k in live for sha256 in beat.fetching}
         self._fetching = {sha256: self._fetching.get(sha256, now_s) for sha256 in named}
         if isinstance(self.spec, FedAvg):
-            await self._observe_clients(self.spec, round, before)
-        self.open.snapshots = await self.exchange.snapshots(round, self.open.snapshots)
+            await self._observe_clients(self.spec, round, before, look)
+        self.open.snapshots = await self.exchange.snapshots(round, self.open.snapshots, look)
         if self.open.since_s is None:
             self.open.since_s = now_s
 
-    async def _observe_clients(self, spec: FedAvg, round: int, before: RoundRecord | None) -> None:
+    async def _observe_clients(self, spec: FedAvg, round: int, before: RoundRecord | None, look: Look) -> None:
         seen = self.open
         if not seen.units:
             seen.units = frozenset(await self._sampled(spec, round, before))
-        seen.training = await self.exchange.client_claims(round, seen.training)
+        seen.training = await self.exchange.client_claims(round, seen.training, look)
 
     async def _sampled(self, spec: FedAvg, round: int, before: RoundRecord | None) -> tuple[str, ...]:
         """The clients of `round`; () while private ones that nobody has named are too few."""

@@ -100,8 +100,7 @@ class Federated(Protocol):
     def deal(self, spec: FedAvg, *, seed: int) -> tuple[int, ...]:
         """Deal the training samples out to `spec.clients` logical clients as `spec.partition` says; of a private run they all
         are this machine's one client's. Returns how many each has: none is lost, none is given twice, some may have none. The
-        same in every framework. Changes nothing of the model. Raises UsageError, also for what this framework cannot train
-        with."""
+        same in every framework. Raises UsageError; also if clients cannot be trained here as `spec` says."""
         ...
 
     def train_client(self, spec: FedAvg, *, index: int, unit: str, round: int) -> Iterator[ClientStep]:
@@ -111,6 +110,11 @@ class Federated(Protocol):
         random states of Python, NumPy and the frameworks, and the modes of the model's modules, are between two steps, and
         after the last, what they were. May be given up between two steps. Raises NotFinite, before an update, for a gradient
         that is not."""
+        ...
+
+    def measure_client(self, index: int) -> Mapping[str, float]:
+        """What the model, as it was trained on client `index`, is worth on that client's own samples: `accuracy`, for a
+        classifier. Empty for a client without any. Nothing changes."""
         ...
 
 

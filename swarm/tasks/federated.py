@@ -35,15 +35,20 @@ class Clients:
 
     def deal(self, spec: FedAvg, *, seed: int) -> tuple[int, ...]:
         """contract.Federated.deal"""
-        self._net.begin(spec)  # what it cannot do, it says here
-        self._net.end()
         if spec.private:
             if not self._count:
                 raise UsageError("the clients of this run are private: pass data of your own with --data")
             self._dealt = (np.arange(self._count),)
         else:
             self._dealt = deal(spec, seed=seed, count=self._count, labels=self._labels)
+        # An optimizer that cannot be made is told before the run is, and not by the first client.
+        self._net.begin(spec)
+        self._net.end()
         return tuple(map(len, self._dealt))
+
+    def of(self, index: int) -> Indices:
+        """The numbers of a client's samples, ascending, after `deal`."""
+        return self._dealt[index]
 
     def train(self, spec: FedAvg, *, index: int, unit: str, round: int) -> Iterator[ClientStep]:
         """contract.Federated.train_client, after `deal`. A client without samples takes no step."""

@@ -272,6 +272,23 @@ def test_a_syncer_closes_for_learners_that_do_not() -> None:
     assert virtually(scenario()) == alone.params
 
 
+@pytest.mark.parametrize("n", [7, 2**53, 10**18 - 1])
+def test_a_claim_of_an_absurd_number_keeps_nobody_from_its_client(n: int) -> None:
+    async def scenario() -> None:
+        store, machines = MemoryStore(), Machines()
+        manifest = await new_run(store, federation(), rounds=2)
+        exchange = Exchange(MemoryMailbox(store), manifest)
+        first = sampled(federation(), 0, 0)[0]
+        assert await exchange.claim_client(0, first, n, Claim(round=0, learner="nobody", incarnation=1))
+        assert await exchange.claim(0, n, Claim(round=0, learner="nobody", incarnation=1))
+        learners = [ClientLearner(store, manifest, name, machines, step_s=STEP_S) for name in "ab"]
+        assert await together(*(learner.live() for learner in learners)) == ["done", "done"]
+        (taken,) = [p for p in (await records(store, manifest))[0].participants if p.unit == first]
+        assert taken.claim == 0
+
+    virtually(scenario())
+
+
 # Private clients
 
 
@@ -287,6 +304,8 @@ def test_private_clients_are_sampled_among_those_that_are_live() -> None:
         assert all(p.learner == p.unit for p in record.participants)
     assert len(tape[0].participants) == 2
     assert all(client.unit == learner.name for learner in learners for client in learner.trained)
+    told = [p for record in tape for p in record.participants]  # nothing is but counts and times
+    assert all(p.train_loss is None and p.metrics == {} and p.tokens == SAMPLES for p in told)
 
 
 def test_private_clients_that_left_are_not_waited_for() -> None:

@@ -7,9 +7,10 @@ from collections import Counter
 
 import pytest
 
+from swarm.core.errors import MailboxUnavailable
 from swarm.core.lines import body_sha256, encode
 from swarm.core.records import Manifest, PayloadRef, RoundRecord
-from swarm.core.specs import DiLoCo
+from swarm.core.specs import DiLoCo, FedAvg
 from swarm.exchange import Exchange
 from swarm.mailbox.faults import Fault, FaultyMailbox
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
@@ -48,6 +49,23 @@ async def long_run(rounds: int, fragments: int) -> tuple[MemoryStore, Manifest]:
     return store, manifest
 
 
+async def one_more(store: MemoryStore, manifest: Manifest, round: int) -> None:
+    """Somebody commits `round`, the next one of a run with one fragment."""
+    exchange = Exchange(MemoryMailbox(store), manifest)
+    record = RoundRecord(
+        round=round,
+        fragment=0,
+        step=exchange.schedule.step(round),
+        version=round,
+        parent=await exchange.parent_of(round),
+        participants=(),
+        rejected=(),
+        theta=await exchange.store(round, model(round)),
+        outer=None,
+    )
+    assert await exchange.commit(record)
+
+
 def learner_of(store: MemoryStore, manifest: Manifest) -> tuple[Learner, Counting]:
     boxes: list[Counting] = []
 
@@ -66,7 +84,7 @@ async def quiet(participant: Participant) -> None:
 
 
 @pytest.mark.parametrize("rounds", [0, 10, 99, 100, 101, 199, 200, 9_999])
-def test_an_idle_poll_is_four_lists_whatever_the_age_of_the_run(rounds: int) -> None:
+def test_an_idle_poll_is_four_lists_in_one_trip_whatever_the_age_of_the_run(rounds: int) -> None:
     async def main() -> None:
         store, manifest = await long_run(rounds, fragments=2)
         learner, box = learner_of(store, manifest)
@@ -75,9 +93,10 @@ def test_an_idle_poll_is_four_lists_whatever_the_age_of_the_run(rounds: int) -> 
         await learner.participant.poll()  # reads the beats that are there
         for _ in range(3):
             box.calls.clear()
+            box.trips = 0
             assert await learner.participant.poll() is None
             assert learner.participant.newest == rounds - 1
-            assert box.ops() == {"list": 4}
+            assert (box.ops(), box.trips) == ({"list": 4}, 1)
 
     virtually(main())
 
@@ -143,10 +162,68 @@ def test_coming_back_after_thousands_of_rounds_reads_the_newest_records_only() -
         ops = box.ops()
         assert (ops["read_part"], ops["names"]) == (2, 1)
         assert sum(op == "read" and "/rounds/" in key for op, key in box.calls) == 2
-        assert ops["list"] <= 2 + 3
+        assert ops["list"] <= 4 + 1 + 3  # a look, the newest of the folders of rounds, and anew what the look found but that
         taken = learner.handoff.take_aligned()
         assert taken is not None
         assert (taken.newest, set(taken.fragments)) == (2_344, {0, 1})
+
+    virtually(main())
+
+
+def test_an_idle_poll_of_client_training_is_five_lists_in_one_trip() -> None:
+    async def main() -> None:
+        store = MemoryStore()
+        spec = FedAvg(clients=4, per_round=2, beat_s=5.0, lease_s=30.0)
+        learner, box = learner_of(store, await new_run(store, spec))
+        await learner.participant.join()
+        await quiet(learner.participant)
+        await learner.participant.poll()
+        box.calls.clear()
+        box.trips = 0
+        await learner.participant.poll()
+        assert (box.ops(), box.trips) == ({"list": 5}, 1)
+
+    virtually(main())
+
+
+def test_a_poll_lists_controls_after_rounds_and_anew_what_was_listed_before_a_round_was_followed() -> None:
+    async def main() -> None:
+        store, manifest = await long_run(10, fragments=1)
+        learner, box = learner_of(store, manifest)
+        await learner.participant.join()
+        await quiet(learner.participant)
+        await one_more(store, manifest, 10)
+        box.calls.clear()
+        await learner.participant.poll()
+        listed = [key.split("/", 2)[2] for op, key in box.calls if op == "list"]
+        assert listed[:4] == ["rounds/00000000/", "control/", "beats/", "snapshots/0000000010/"]
+        assert listed[4:] == ["control/", "beats/", "snapshots/0000000011/"]
+        taken = max(n for n, (op, _) in enumerate(box.calls) if op in ("read_part", "create"))
+        assert [op for op, _ in box.calls[taken:]].count("list") == 3
+
+    virtually(main())
+
+
+@pytest.mark.parametrize("folder", ["/control/", "/beats/", "/snapshots/"])
+def test_what_cannot_be_listed_keeps_no_committed_round_back(folder: str) -> None:
+    async def main() -> None:
+        store, manifest = await long_run(10, fragments=1)
+        boxes: list[FaultyMailbox] = []
+
+        def wrap(inner: object) -> FaultyMailbox:
+            boxes.append(FaultyMailbox(MemoryMailbox(store)))
+            return boxes[-1]
+
+        learner = Learner(store, manifest, "a", Machines(), wrap=wrap)
+        await learner.participant.join()
+        await quiet(learner.participant)
+        await one_more(store, manifest, 10)
+        boxes[0].plan.append(Fault("fail", op="list", key=folder, count=None))
+        with pytest.raises(MailboxUnavailable):
+            await learner.participant.poll()
+        assert learner.participant.newest == 10
+        boxes[0].plan.clear()
+        assert await learner.participant.poll() is None
 
     virtually(main())
 

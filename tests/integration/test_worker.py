@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -121,24 +122,28 @@ def test_no_run_is_made_of_a_base_model_that_does_not_fit(tmp_path: Path, state_
 
 
 @pytest.mark.parametrize(
-    ("task", "spec", "words"),
+    ("spec", "task", "join", "reason"),
     [
-        ("mlp", FedAvg(), "task mlp has no data that can be dealt out to clients"),
-        ("lenet5", FedAvg(partition="by-label:11"), "the samples have 10 labels"),
-        ("lenet5", FedAvg(native={"foo": 1}), "native option 'foo' is none of PyTorch's SGD"),
-        ("lenet5", FedAvg(compiled=True), "compiled: PyTorch"),
+        (FedAvg(partition="by-label:99"), "lenet5", True, "the samples have 10 labels"),
+        (FedAvg(native={"foo": 1}), "lenet5", True, "'foo' is none of PyTorch's SGD"),
+        (FedAvg(), "charlm", False, "no data that can be dealt out"),
+        (FedAvg(native={"foo": 1}), "lenet5", False, ""),  # of another framework, perhaps
     ],
 )
-def test_no_run_is_made_whose_clients_cannot_be_trained(
-    tmp_path: Path, state_dir: Path, task: str, spec: FedAvg, words: str
+def test_no_run_is_made_of_clients_that_cannot_be_trained(
+    tmp_path: Path, state_dir: Path, spec: FedAvg, task: str, join: bool, reason: str
 ) -> None:
     pytest.importorskip("torch")
     mailbox = make_mailbox(tmp_path / "mailbox")
-    with pytest.raises(UsageError, match=words):
-        make(new_mlp(mailbox, "first", seed=1, algorithm=spec, task=task))
-    box = open_mailbox(mailbox)
-    asyncio.run(box.open())
-    assert asyncio.run(box.list("runs/")) == []
+    order = new_mlp(mailbox, "first", seed=1, algorithm=spec, options={"model": "mlp"} if task == "lenet5" else {})
+    assert order.create is not None
+    order = msgspec.structs.replace(order, join=join, create=msgspec.structs.replace(order.create, task=task))
+    if not reason:
+        assert make(order).run == "first"
+        return
+    with pytest.raises(UsageError, match=reason):
+        make(order)
+    assert asyncio.run(run_ids(open_mailbox(mailbox))) == []
 
 
 def test_fragments_that_the_model_does_not_give_are_told_and_not_shown(tmp_path: Path, state_dir: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from swarm.core import keys
 from swarm.core.lines import decode
 from swarm.core.records import RoundRecord, Snapshot
-from swarm.mailbox.contract import Buffer, KeyOf, Mailbox, Source
+from swarm.mailbox.contract import Buffer, KeyOf, Mailbox, Source, one_by_one
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
 
 
@@ -40,6 +40,9 @@ class Wrapped:
 
     async def list(self, prefix: str, after: str = "") -> list[str]:
         return await self.around("list", prefix, lambda: self.inner.list(prefix, after))
+
+    async def lists(self, requests: Sequence[tuple[str, str]]) -> Sequence[Sequence[str]]:
+        return await one_by_one(self.list, requests)
 
     async def names(self, prefix: str) -> Sequence[str]:
         return await self.around("names", prefix, lambda: self.inner.names(prefix))
@@ -105,9 +108,17 @@ class Counting(Wrapped):
     def __init__(self, inner: Mailbox) -> None:
         super().__init__(inner)
         self.calls: list[tuple[str, str]] = []
+        self.trips = 0  # calls, those of several lists counted once
+
+    async def lists(self, requests: Sequence[tuple[str, str]]) -> Sequence[Sequence[str]]:
+        trips = self.trips
+        found = await super().lists(requests)
+        self.trips = trips + 1
+        return found
 
     async def around(self, op: str, key: str, call: Callable[[], Awaitable[Any]]) -> Any:
         self.calls.append((op, key))
+        self.trips += 1
         return await call()
 
     def ops(self) -> Counter[str]:

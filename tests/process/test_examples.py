@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -161,24 +162,36 @@ def test_ctrl_c_leaves_and_the_program_goes_on(tmp_path: Path, state_dir: Path) 
     assert "Traceback" not in program.text
 
 
-def test_the_commands_know_such_a_run(tmp_path: Path, state_dir: Path) -> None:
+@pytest.mark.parametrize("method", ["diloco", "fedavg"])
+def test_the_commands_know_such_a_run(tmp_path: Path, state_dir: Path, method: str) -> None:
     mailbox = make_mailbox(tmp_path)
     params = {"w": np.arange(3, dtype=np.float32)}
-    with swarm.Session(params, algorithm=swarm.DiLoCo(beat_s=0.1, lease_s=1.0), mailbox=mailbox, run="mine") as session:
-        session.leave()
+    common: dict[str, Any] = {"mailbox": mailbox, "run": "mine", "learner_id": "me"}
+    session: swarm.Session | swarm.ClientSession
+    if method == "diloco":
+        session = swarm.Session(params, algorithm=swarm.DiLoCo(beat_s=0.1, lease_s=1.0), **common)
+        with session:
+            session.leave()
+    else:
+        spec = swarm.FedAvg(clients=2, per_round=2, beat_s=0.1, lease_s=1.0)
+        session = swarm.ClientSession(params, algorithm=spec, samples=[3, 4], rounds=1, **common)
+        session.run(lambda client: [(0.5, client.samples)])
 
     def command(*arguments: str) -> subprocess.CompletedProcess[str]:
         words = [sys.executable, "-m", "swarm", *arguments, "--mailbox", mailbox]
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
         return subprocess.run(words, capture_output=True, text=True, check=False, env=environment, timeout=HANG_S)
 
-    assert re.search(r"^mine +\w+ +diloco +library ", command("runs").stdout, re.MULTILINE)
-    assert command("status", "mine").returncode == 0
+    assert re.search(rf"^mine +\w+ +{method} +library ", command("runs").stdout, re.MULTILINE)
+    status = command("status", "mine")
+    assert status.returncode == 0, status.stderr
+    assert method == "diloco" or re.search(r"^client-0001 +1 +4 +0\.5", status.stdout, re.MULTILINE), status.stdout
     exported = command("export", "mine", str(tmp_path / "mine.safetensors"))
     assert exported.returncode == 0, exported.stderr
     joined = command("join", "mine")
-    assert joined.returncode == 2
-    assert "joined by starting that program here" in joined.stderr
+    if method == "diloco":  # the other one has had all its rounds
+        assert joined.returncode == 2
+        assert "joined by starting that program here" in joined.stderr
     assert "Traceback" not in joined.stderr
 
 

@@ -72,7 +72,7 @@ def test_the_details_of_the_last_round(fixed: SimpleNamespace) -> None:
         "  the deadline is over: 3 of 4 clients",
         "  waited 2.5 s, merged in 0.4 s",
     ]
-    assert lines[3].split() == ["client-0001", "63", "samples", "loss", "1.913", "1.2", "s", "studio"]
+    assert lines[3].split() == ["client-0001", "63", "samples", "loss", "1.913", "acc", "0.868", "1.2", "s", "studio"]
     assert "Evaluation of round 11  with studio's own buffers" in lines
     assert lines[-1].split()[0] == "9"
     assert said(view_clients.details(fixed.fed_state(closed=0))) == ["no round has closed yet"]

@@ -25,6 +25,7 @@ from swarm.core.events import (
     ShareBack,
     ShareLost,
     Stepped,
+    Trained,
     Training,
     Transfer,
     Trouble,
@@ -83,6 +84,11 @@ SAID: list[tuple[WorkerEvent, str | None]] = [
     (
         Training(round=3, unit="client-0002", claim=1, samples=84),
         "round 3: takes over client-0002, 84 samples: whoever had begun with it is gone",
+    ),
+    (Trained(round=3, unit="client-0002", claim=0, samples=84, steps=3, train_loss=0.5, seconds_s=1.0), None),
+    (
+        Trained(round=3, unit="client-0002", claim=0, samples=84, steps=1, train_loss=None, seconds_s=1.0, given_up=True),
+        "round 3: client-0002 is given up, half trained",
     ),
     (Published(round=1, size_bytes=1), None),
     (STEPPED, None),

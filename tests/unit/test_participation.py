@@ -228,6 +228,11 @@ def test_a_closed_round_names_its_clients_their_samples_and_who_trained_them() -
     )
 
 
+def test_a_closed_round_tells_how_far_its_clients_losses_fell() -> None:
+    closed = record(0, part("client-0002", first_loss=0.7, last_loss=0.3), part("client-0003", first_loss=0.9, last_loss=0.3))
+    assert (sentence(round_closed(closed, SPEC, rounds=None)) or "").endswith("  train loss 0.5000 (0.800 → 0.300)")
+
+
 def test_of_private_clients_only_counts_are_told() -> None:
     spec = FedAvg(private=True, per_round=2)
     closed = record(0, part("air", "air", accuracy=0.9), part("mbp", "mbp", samples=1))

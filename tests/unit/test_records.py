@@ -243,7 +243,7 @@ RECORDS: dict[type[msgspec.Struct], st.SearchStrategy[Any]] = {
             lambda n: st.lists(st.lists(counts, min_size=n, max_size=n).map(tuple), min_size=n, max_size=n).map(tuple)
         ),
     ),
-    Sample: st.builds(Sample, round=rounds, clients=units),
+    Sample: st.builds(Sample, round=rounds, clients=units.filter(len)),
     Checkpoint: st.builds(Checkpoint, round=rounds, theta=st.lists(refs(), min_size=1, max_size=3).map(tuple)),
     Control: st.one_of(
         st.builds(Control, action=st.sampled_from(["stop", "pause", "resume"]), by=texts),
@@ -387,8 +387,9 @@ def check_that_it_can_be_used(record: msgspec.Struct) -> None:
             assert sum(p.tokens for p in record.participants) >= 0
         case Manifest():
             check_key(RunKeys(record.run).manifest)
-            fragments = min(record.algorithm.fragments, len(record.tensors))
-            schedule = Schedule(sync_every=record.algorithm.sync_every, fragments=fragments)
+            spec = record.algorithm
+            sync_every = spec.sync_every if isinstance(spec, DiLoCo) else 1
+            schedule = Schedule(sync_every=sync_every, fragments=len(record.plan))
             assert schedule.step(0) >= 1
             assert sum(tensor.size_bytes for tensor in record.tensors) >= 0
         case Beat():
@@ -664,3 +665,8 @@ def test_a_fragment_of_a_manifest_that_is_not_written_yet_has_no_payload() -> No
     assert msgspec.convert(MANIFEST | {"init": []}, type=Manifest).init == ()
     two = MANIFEST | {"algorithm": {"method": "diloco", "fragments": 2}}
     assert len(msgspec.convert(two, type=Manifest).init) == 1  # one tensor: one fragment
+
+
+def test_a_sample_names_somebody() -> None:
+    with pytest.raises(ValueError, match="clients must be one, at least"):
+        Sample(round=0, clients=())

@@ -25,7 +25,7 @@ from swarm.core.rounds import (
     quorum,
     weight,
 )
-from swarm.core.specs import DiLoCo
+from swarm.core.specs import DiLoCo, FedAvg
 
 NOW_S, GRACE_S = 100.0, 10.0
 
@@ -196,10 +196,11 @@ def test_another_incarnations_claim_is_not_mine() -> None:
 
 @given(st.integers(1, MAX_COUNT), st.integers(1, MAX_COUNT))
 def test_a_weight_is_finite_and_counts_tokens_and_tokens_per_step(tokens: int, steps: int) -> None:
-    value = weight(tokens=tokens, steps=steps)
+    value = weight(DiLoCo(), tokens=tokens, steps=steps)
     assert 0 < value < math.inf
     assert value == pytest.approx(tokens * (tokens / steps))
-    assert weight(tokens=2 * tokens, steps=steps) == pytest.approx(4 * value)
+    assert weight(DiLoCo(), tokens=2 * tokens, steps=steps) == pytest.approx(4 * value)
+    assert weight(FedAvg(), tokens=tokens, steps=steps) == tokens  # a client counts by its samples
 
 
 SHA, OTHER, SCHEMA = "a" * 64, "b" * 64, "c" * 64

@@ -143,6 +143,13 @@ def test_one_that_fails_ends_no_other(play: Callable[..., Any], capsys: Any) -> 
     assert lines.index("a-2: swarm: the data is gone") < lines.index("a: the run is done after 2 rounds")
 
 
+def test_one_that_comes_when_all_is_done_has_not_failed(play: Callable[..., Any], capsys: Any) -> None:
+    late = made((Failed(error="RunEnded", message="run one has all its rounds"),), code=1, looks=1)
+    first = made((Created(run="aaaa1111", name="one"),), (CLOSED,), (DONE,))
+    assert play(first, late)[0] == 0
+    assert "a-2: swarm: run one has all its rounds" in capsys.readouterr().err
+
+
 def test_ctrl_c_asks_all_of_them_and_starts_no_more(play: Callable[..., Any], capsys: Any) -> None:
     workers: list[Worker] = []
 

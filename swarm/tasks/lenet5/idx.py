@@ -35,12 +35,12 @@ def find(folder: Path, name: str) -> Path | None:
     return next((path for n in spellings for path in (folder / n, folder / f"{n}.gz") if path.exists()), None)
 
 
-def folder(place: Path, *, held_out_needed: bool = True) -> list[Idx]:
-    """Images and labels of the training part, then those of the held-out part, if it is there or needed. Raises UsageError
-    that names the files that are wanted and where they were looked for, or what is wrong with one."""
+def folder(place: Path, *, held_out: bool = True) -> list[Idx]:
+    """Images and labels of the training part, then, if wanted, those of the held-out part. Raises UsageError that names the
+    files that are wanted and where they were looked for, or what is wrong with one."""
+    names = TRAIN + HELD_OUT if held_out else TRAIN
     if not place.is_dir():
-        raise UsageError(f"{place} is no folder: it should hold {_listed(TRAIN + HELD_OUT)}")
-    names = TRAIN + (HELD_OUT if held_out_needed or any(find(place, name) for name in HELD_OUT) else ())
+        raise UsageError(f"{place} is no folder: it should hold {_listed(names)}")
     found = {name: find(place, name) for name in names}
     if missing := [name for name, path in found.items() if path is None]:
         raise UsageError(f"{place} lacks {_listed(missing)} (each may end in .gz)")

@@ -22,7 +22,7 @@ from swarm.tasks.lenet5 import idx, places
 CLASSES = 10
 SMALL, LARGE = 8, 28  # sides, in pixels: of the shipped digits and of MNIST
 _MAX_PIXEL = {SMALL: 16, LARGE: 255}
-_HELD_OUT_EVERY = 5
+_HELD_OUT_EVERY, _HELD_OUT_AT = 5, 1
 _HEADER_BYTES = 10_000
 
 U8 = NDArray[np.uint8]
@@ -66,15 +66,16 @@ def load(wanted: Sequence[DataRef], path: Path | None, *, side: int) -> Parts:
 
 def own(path: Path | None, *, side: int) -> Parts:
     """A private client's images, which are no others' business: all of an archive, or of a folder's training part, are
-    trained on. Held out are the shipped ones, so that an evaluation, which everybody sees, tells nothing of anybody's own.
-    Without a path there is nothing to train on. Raises UsageError, DataMissing."""
+    trained on. Held out are the shipped ones, never its own: what is found with those is told to everybody, and a confusion
+    matrix tells how many there are of each label. Without a path there is nothing to train on. Raises UsageError,
+    DataMissing."""
     shipped = read(None, side=side)[0]
     if path is None:
         return Parts(shipped.train.part(np.arange(0)), shipped.held_out)
     kind, where = places.place(path)
     if kind != "folder":
         return Parts(_sized(*_arrays(places.archive(where), where), side=side, where=where), shipped.held_out)
-    train, *_ = _pairs(idx.folder(where, held_out_needed=False), where, side=side)
+    (train,) = _pairs(idx.folder(where, held_out=False), where, side=side)
     return Parts(train, shipped.held_out)
 
 
@@ -91,13 +92,13 @@ def read(path: Path | None, *, side: int) -> tuple[Parts, list[DataRef]]:
 
 
 def split(images: Images) -> Parts:
-    """Of each label's images, in their order, the first of every five is held out: no seed, and every label in both."""
+    """Of each label's images, in their order, the second of every five is held out: no seed, and every label in both."""
     turn = np.zeros(len(images), np.int64)
     for label in range(CLASSES):
         these = images.labels == label
         turn[these] = np.arange(np.count_nonzero(these))
-    held_out = turn % _HELD_OUT_EVERY == 0
-    if held_out.all():
+    held_out = turn % _HELD_OUT_EVERY == _HELD_OUT_AT
+    if not held_out.any():
         raise UsageError(f"{len(images)} images are too few to hold some out: two of a label are needed, at least")
     return Parts(images.part(~held_out), images.part(held_out))
 
@@ -169,7 +170,8 @@ def _arrays(packed: bytes, where: Path) -> tuple[U8, NDArray[Any]]:
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from error
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, OSError, ValueError) as error:
-        raise UsageError(f"{where} is no .npz archive that can be read: {error}") from error
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise UsageError(f"{where} is no .npz archive that can be read: {reason}") from error
     if images.dtype != np.uint8:
         raise UsageError(f"{where}: images are {images.dtype}, and should be uint8")
     if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):

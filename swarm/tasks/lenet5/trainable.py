@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -74,6 +74,13 @@ class Reader:
 
     def train_client(self, spec: FedAvg, *, index: int, unit: str, round: int) -> Iterator[ClientStep]:
         return self._clients.train(spec, index=index, unit=unit, round=round)
+
+    def measure_client(self, index: int) -> Mapping[str, float]:
+        mine, right = self._clients.of(index), 0
+        for start in range(0, len(mine), _EVAL_ROWS):
+            x, y = self._train.batch(mine[start : start + _EVAL_ROWS])
+            right += int(np.count_nonzero(self._local.predict(x).argmax(axis=1) == y))
+        return {"accuracy": right / len(mine)} if len(mine) else {}
 
     def evaluate(self) -> EvalResult:
         """Cross entropy in nats an image; `accuracy`: the part that is read right."""

@@ -173,6 +173,36 @@ def test_an_error_at_any_operation(folder, faults, name, error, after):
     assert at > 2  # faults were tried at all
 
 
+@pytest.mark.parametrize("error", [errno.EIO, errno.ESTALE])
+def test_an_error_in_one_of_several_lists_takes_nothing_from_those_before_it(folder, faults, error):
+    subject = files(make(folder))
+    subject.put(BLOB, blob())
+    subject.create(RECORD, b"mine")
+    requests = [("runs/r/blobs/", ""), ("runs/r/rounds/", ""), ("runs/", "")]
+    answer = [[BLOB], [RECORD], [BLOB, RECORD]]
+    ends = set()
+    for at in count():
+        subject._names.forget("runs/r")
+        faults.plan(at, error, False)
+        try:
+            found = list(subject.lists(requests))
+        except MailboxError:
+            found = []
+        if not faults.hit:
+            break
+        assert found == answer[: len(found)], f"{faults.hit}, call {at}"
+        ends.add(len(found))
+    assert found == answer
+    assert ends == ({0, 1, 2} if error == errno.EIO else {3})
+
+
+def test_several_lists_are_as_many_steps_of_progress(folder):
+    steps = []
+    root = make(folder)
+    FolderFiles(root, progressed=lambda: steps.append(1)).lists([("runs/", "")] * 3)
+    assert len(steps) == 3
+
+
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_death_at_any_operation(folder, faults, name, after):

@@ -7,11 +7,12 @@ from uuid import uuid4
 
 import pytest
 
-from swarm.core.errors import InvalidKey
+from swarm.core.errors import InvalidKey, MailboxUnavailable
 from swarm.core.keys import MARKER, RunKeys
 from swarm.core.lines import decode
 from swarm.core.records import Marker
 from swarm.mailbox.contract import Mailbox
+from swarm.mailbox.faults import Fault, FaultyMailbox
 
 KEYS = RunKeys("run1")
 ROUND = KEYS.round(7)
@@ -463,6 +464,48 @@ async def test_list_shows_what_other_machines_wrote_and_deleted(a, b):
 async def test_list_refuses_what_is_no_prefix(a, prefix):
     with pytest.raises(InvalidKey):
         await a.list(prefix)
+
+
+async def test_lists_gives_what_each_list_would(a, b):
+    for n in range(3):
+        await a.create(KEYS.control_record(n), record())
+        await put(a, KEYS.beat("studio", 1, n))
+    requests = [(KEYS.beats, ""), (KEYS.control, KEYS.control_record(0)), ("nowhere/", ""), (KEYS.beats, "")]
+    beats = [KEYS.beat("studio", 1, n) for n in range(3)]
+    found = [list(keys) for keys in await b.lists(requests)]
+    assert found == [beats, [KEYS.control_record(1), KEYS.control_record(2)], [], beats]
+    assert list(await b.lists([])) == []
+
+
+async def test_lists_are_made_in_their_order(a, b):
+    """What was written before what an earlier listing shows, the next one shows."""
+
+    async def write() -> None:
+        for n in range(60):
+            await put(a, f"runs/r/first/{n:02d}")
+            await put(a, f"runs/r/then/{n:02d}")
+
+    writing = asyncio.create_task(write())
+    while not writing.done():
+        then, first = await b.lists([("runs/r/then/", ""), ("runs/r/first/", "")])
+        assert [key.rpartition("/")[2] for key in then] == [key.rpartition("/")[2] for key in first][: len(then)]
+    await writing
+
+
+async def test_lists_end_before_the_first_that_fails(a, b):
+    for name in "xyz":
+        await put(a, f"runs/r/{name}/1")
+    faulty = FaultyMailbox(b, [Fault("fail", op="list", key="/y/", count=None)])
+    x, y, z = (f"runs/r/{name}/" for name in "xyz")
+    assert [list(keys) for keys in await faulty.lists([(x, ""), (z, ""), (y, ""), (x, "")])] == [[f"{x}1"], [f"{z}1"]]
+    with pytest.raises(MailboxUnavailable):
+        await faulty.lists([(y, ""), (x, "")])
+
+
+@pytest.mark.parametrize("prefix", ["/", "runs", "runs//", "../"])
+async def test_lists_refuse_what_is_no_prefix(a, prefix):
+    with pytest.raises(InvalidKey):
+        await a.lists([("runs/", ""), (prefix, "")])
 
 
 # names

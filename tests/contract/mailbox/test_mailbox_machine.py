@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from uuid import uuid4
 
@@ -143,6 +144,16 @@ class Contract(RuleBasedStateMachine):
     def list(self, machine: int, fault: str | None, prefix: str, after: str) -> None:
         keys = sorted(key for key in (*self.model, MARKER) if key.startswith(prefix) and key > after)
         assert self.attempt(machine, fault, lambda: self.machines[machine].list(prefix, after)) == keys
+
+    @rule(
+        machine=machines,
+        fault=faults,
+        requests=st.lists(st.tuples(st.sampled_from(PREFIXES), st.sampled_from(AFTERS)), min_size=1, max_size=4),
+    )
+    def lists(self, machine: int, fault: str | None, requests: Sequence[tuple[str, str]]) -> None:
+        everything = sorted([*self.model, MARKER])
+        wanted = [[key for key in everything if key.startswith(prefix) and key > after] for prefix, after in requests]
+        assert [*self.attempt(machine, fault, lambda: self.machines[machine].lists(requests))] == wanted
 
     @rule(machine=machines, fault=faults, prefix=st.sampled_from(PREFIXES))
     def names(self, machine: int, fault: str | None, prefix: str) -> None:
