@@ -120,7 +120,9 @@ def test_a_size_in_three_digits(size: int, words: str) -> None:
     assert amount(size) == words
 
 
-@pytest.mark.parametrize(("value", "words"), [(None, "–"), (2.30259, "2.303"), (-999999.0, "-999999.000"), (1e308, "1.000e+308")])
+@pytest.mark.parametrize(
+    ("value", "words"), [(None, "–"), (2.30259, "2.303"), (-999999.0, "-999999.000"), (1e308, "1.000e+308")]
+)
 def test_a_number_however_large_is_short(value: float | None, words: str) -> None:
     assert number(value) == words
 
