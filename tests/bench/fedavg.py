@@ -8,6 +8,9 @@ Run by hand:
 round. After each round the worker's memory (RSS) is looked at, and the bytes in the mailbox by their kind: payloads, of which
 those of old rounds are deleted, and records, which are the run's history and stay. Slopes are those of the lines that fit all
 but the first quarter of the rounds (least squares). The last line is the same as JSON.
+
+Measured on two cores that were shared by others, bytes a round: of 500 rounds in MLX the memory grew by 2,400 (caches that are
+bounded, and fill), payloads by 4, at most 0.25 MB of them, and records by 2,000; 0.5 s a round.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ def disturbed(swarm: Terminal, folder: Path, *argv: str, framework: str, rounds:
     again = join(swarm, name, victim, "--role", "learner", framework=framework)
     ended(*there.values(), nas)
     if again.wait():
-        assert "has all its rounds" in again.err[-1], "it came when the run was done"
+        assert "has all its" in again.err[-1], "it came when the run was done"
     rounds_there = history(swarm, name)
     check_counts(rounds_there, rounds)
     assert len({client["learner"] for told in rounds_there for client in told["clients"]}) > 1
