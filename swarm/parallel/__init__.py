@@ -1,0 +1,1 @@
+"""Data-parallel fine-tuning: how machines find each other, and how their ranks are started."""
