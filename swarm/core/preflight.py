@@ -217,25 +217,18 @@ def _unreached(member: Member, group: Sequence[Member], links: Mapping[tuple[str
 
 
 def best_address(target: Member, group: Sequence[Member], links: Mapping[tuple[str, str], Mapping[str, Link]]) -> str | None:
-    """The address of `target` that all others reach, and whose slowest link is the fastest. Within a factor of two the kind
-    of interface decides, since a measurement is no more exact than that; then the bandwidth, then the round trip."""
-    kinds = {address.address: address.kind for address in target.addresses}
-
-    def worth(found: tuple[str, list[Link]]) -> tuple[int, int, float, float, str]:
-        address, ways = found
-        slowest = min((link.bytes_per_s for link in ways), default=0.0)
-        return (
-            math.frexp(slowest)[1],
-            -_LIKED.index(kinds[address]),
-            slowest,
-            -max((link.rtt_s for link in ways), default=0.0),
-            address,
-        )
-
-    common = _common(target, group, links)
+    """The address of `target` that all others reach, and whose slowest link is the fastest. Among those that are at least half
+    as fast the kind of interface decides, since a measurement is no more exact than that."""
     if len(group) == 1:  # nobody else is to reach it
         return next((a.address for a in target.addresses if a.kind == "loopback"), target.addresses[0].address)
-    return max(common, key=worth)[0] if common else None
+    kinds = {address.address: address.kind for address in target.addresses}
+    common = dict(_common(target, group, links))
+    slowest = {address: min(way.bytes_per_s for way in ways) for address, ways in common.items()}
+
+    def worth(address: str) -> tuple[int, float, float, str]:
+        return -_LIKED.index(kinds[address]), slowest[address], -max(way.rtt_s for way in common[address]), address
+
+    return max((a for a in slowest if slowest[a] >= max(slowest.values()) / 2), key=worth, default=None)
 
 
 def _seats(group: Sequence[Member], links: Mapping[tuple[str, str], Mapping[str, Link]]) -> tuple[list[Seat], list[Refusal]]:

@@ -43,27 +43,29 @@ class Answering:
     nonce: str
     servers: Sequence[asyncio.Server]
     addresses: tuple[Address, ...]
-    _guests: set[asyncio.Task[None]]
+    _guests: dict[asyncio.Task[None], asyncio.StreamWriter]
 
     async def close(self) -> None:
         for server in self.servers:
             server.close()
-        for guest in self._guests:
-            guest.cancel()
-        await asyncio.gather(*self._guests, return_exceptions=True)
+        guests = dict(self._guests)
+        for writer in guests.values():  # a guest that is cancelled would be an error to asyncio
+            writer.transport.abort()
+        if guests:
+            await asyncio.wait(guests)
 
 
 async def answer(interfaces: Iterable[Interface], ports: Collection[int], nonce: str) -> Answering:
     """Listen at each interface's own address, at one of `ports` that is free there; never at all addresses at once. Those at
     which none is free are left out."""
-    guests: set[asyncio.Task[None]] = set()
+    guests: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
     async def guest(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         if len(guests) < GUESTS:
-            guests.add(task)
-            task.add_done_callback(guests.discard)
+            guests[task] = writer
+            task.add_done_callback(guests.pop)
             with contextlib.suppress(OSError, EOFError, TimeoutError):
                 async with asyncio.timeout(SERVED_S):
                     await _serve(reader, writer, nonce.encode())
