@@ -44,6 +44,7 @@ from swarm.runtime.patience import Patience
 
 T = TypeVar("T")
 PORTS_OFFERED = 4
+AGAIN_S = 2.0  # before a machine that was not reached at all is tried once more
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +113,7 @@ Outcome: TypeAlias = Placed | Apart | Over
 
 
 class Meeting:
-    """One agent at one generation. `open` it first, `close` it when the rank runs, or nothing came of it."""
+    """One agent at one generation. Whoever runs it closes it: its prober answers until then."""
 
     def __init__(
         self,
@@ -212,7 +213,9 @@ class Meeting:
             nonce=nonce,
             **{name: getattr(facts, name) for name in facts.__struct_fields__},
         )
-        await self._through(functools.partial(self.register.announce, member))
+        if not await self._through(functools.partial(self.register.announce, member)):
+            # It has been here before: what the others know of it, its nonce and its ports, is no longer true.
+            await self.end("rendezvous", f"{facts.learner} has begun anew")
 
     async def _turn(self) -> Outcome | None:
         """One look, and what follows from it. None: another turn."""
@@ -370,13 +373,17 @@ class Meeting:
                 return
 
     async def _probe(self, target: Member) -> None:
+        links = await self.network.knock(target)
+        if all(link.error for link in links):  # a link that fails for a moment must not cost the machine the generation
+            await asyncio.sleep(AGAIN_S)
+            links = await self.network.knock(target)
         probe = Probe(
             generation=self.generation,
             learner=self.facts.learner,
             incarnation=self.facts.incarnation,
             target=target.learner,
             target_incarnation=target.incarnation,
-            links=await self.network.knock(target),
+            links=links,
         )
         await self._through(functools.partial(self.register.report, probe))
 

@@ -34,6 +34,7 @@ MAX_SERVED_BYTES = BULK_BYTES + (64 << 10)  # to one connection
 SERVED_S = 20.0  # one connection at most
 GUESTS = 8  # connections at a time
 CHUNK = bytes(64 << 10)
+STRANGER = "another program answers there, or another machine has this address"
 
 
 @dataclass
@@ -128,33 +129,58 @@ def _mac(nonce: bytes, side: bytes, server: bytes, client: bytes) -> bytes:
     return hmac.digest(nonce, side + server + client, "sha256")
 
 
+@dataclass
+class _Way:
+    """An open connection that both sides believe in."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    rtt_s: float
+
+
 async def knock(target: Member) -> tuple[Link, ...]:
-    """One link for each address of `target`, those that cannot be reached with the reason. One after the other, so that they
-    do not share what is measured."""
-    return tuple([await _link(address, target.nonce) for address in target.addresses])
+    """One link for each address of `target`, those that cannot be reached with the reason. All are knocked at together, since
+    one that never answers takes its time; bandwidths are measured one after the other, so that they do not share the line."""
+    ways = await asyncio.gather(*(_way(address, target.nonce) for address in target.addresses))
+    try:
+        return tuple([await _link(address, way) for address, way in zip(target.addresses, ways, strict=True)])
+    finally:
+        for way in ways:
+            if isinstance(way, _Way):
+                way.writer.transport.abort()
 
 
-async def _link(address: Address, nonce: str) -> Link:
+async def _way(address: Address, nonce: str) -> _Way | str:
+    """Or why there is none, in words."""
     writer: asyncio.StreamWriter | None = None
+    way: _Way | None = None
     try:
         async with asyncio.timeout(KNOCK_S):
             reader, writer = await asyncio.open_connection(address.address, address.probe_port)
         async with asyncio.timeout(KNOCK_S):
             await _be_believed(reader, writer, nonce.encode())
-            rtt_s = min([await _timed(reader, writer) for _ in range(TRIPS)])
-        bytes_per_s = await _bandwidth(reader, writer, rtt_s)
-        source = writer.get_extra_info("sockname")[0]
+            way = _Way(reader, writer, min([await _timed(reader, writer) for _ in range(TRIPS)]))
     except TimeoutError:
-        words = f"no connection within {KNOCK_S:g} s" if writer is None else f"no answer within {KNOCK_S:g} s"
-        return Link(address=address.address, error=words)
+        return f"no connection within {KNOCK_S:g} s" if writer is None else f"no answer within {KNOCK_S:g} s"
     except EOFError:
-        return Link(address=address.address, error="another program answers there, or another machine has this address")
+        return STRANGER
     except OSError as error:
-        return Link(address=address.address, error=in_words(error.strerror or str(error)))
+        return in_words(error.strerror or str(error))
     finally:
-        if writer is not None:
+        if way is None and writer is not None:
             writer.transport.abort()
-    return Link(address=address.address, source=source, rtt_s=rtt_s, bytes_per_s=bytes_per_s)
+    return way
+
+
+async def _link(address: Address, way: _Way | str) -> Link:
+    if isinstance(way, str):
+        return Link(address=address.address, error=way)
+    try:
+        bytes_per_s = await _bandwidth(way.reader, way.writer, way.rtt_s)
+    except (EOFError, OSError) as error:
+        return Link(address=address.address, error=in_words(f"the connection broke: {error}"))
+    source = way.writer.get_extra_info("sockname")[0]
+    return Link(address=address.address, source=source, rtt_s=way.rtt_s, bytes_per_s=bytes_per_s)
 
 
 async def _be_believed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, nonce: bytes) -> None:
@@ -189,6 +215,6 @@ async def _bandwidth(reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
                     break
                 got += len(chunk)
     if not got:
-        raise EOFError
+        raise EOFError("nothing came")
     took_s = loop.time() - begun_s
     return got / max(took_s - rtt_s, took_s / 10, 1e-6)

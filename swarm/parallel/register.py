@@ -104,9 +104,10 @@ class Register:
     async def _read(self, key: str, type: type[R]) -> R | Literal["bad"] | None:
         return await read(self.mailbox, key, type)
 
-    async def announce(self, member: Member) -> None:
+    async def announce(self, member: Member) -> bool:
+        """False if this incarnation has announced something else here."""
         key = self.keys.member(self.generation, learner=member.learner, incarnation=member.incarnation)
-        await self.mailbox.create(key, encode(member, nonce=derived_nonce(member)))
+        return await self.mailbox.create(key, encode(member, nonce=derived_nonce(member)))
 
     async def report(self, probe: Probe) -> None:
         key = self.keys.probe(

@@ -405,6 +405,19 @@ def test_a_job_that_is_finished_takes_nobody_in() -> None:
     virtually(main())
 
 
+def test_one_that_begins_anew_makes_the_others_do_so() -> None:
+    async def main() -> None:
+        world = World(world_size_min=2)
+        task = world.start("air")[0]
+        await asyncio.sleep(3.0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert await asyncio.gather(*world.start("air", "mini")) == ["running"] * 2, "the same incarnation comes again"
+        assert check(*world.agents.values()).generation == 1
+
+    virtually(main())
+
+
 def test_a_plan_that_cannot_be_read_ends_its_generation() -> None:
     async def main() -> None:
         world = World()
@@ -442,7 +455,9 @@ def test_a_share_that_fails_delays_and_changes_nothing() -> None:
         def wrap(mailbox: Any) -> FaultyMailbox:
             kinds: tuple[Literal["lose", "fail"], ...] = ("lose", "fail")
             calls = [(kind, op, skip) for kind in kinds for op in ("create", "list", "put") for skip in (0, 1, 3)]
-            return FaultyMailbox(mailbox, [Fault(kind, op=op, key="ranks/", skip=skip) for kind, op, skip in calls])
+            faults = [Fault(kind, op=op, key="ranks/", skip=skip) for kind, op, skip in calls]
+            odd: tuple[Literal["late", "double", "foreign"], ...] = ("late", "double", "foreign")
+            return FaultyMailbox(mailbox, faults + [Fault(kind, op="list", count=20) for kind in odd])
 
         assert await asyncio.gather(*world.start("air", "mini", wrap=wrap)) == ["running"] * 2
         assert check(*world.agents.values()).generation == 0
@@ -453,54 +468,59 @@ def test_a_share_that_fails_delays_and_changes_nothing() -> None:
 When = Literal["before", "after"]
 
 
-async def leader_killed(leader: str, at: int, when: When) -> None:
-    """Two survive of three, whose leader is killed at its call `at`."""
+async def one_killed(victim: str, at: int, when: When) -> None:
+    """Two survive of three, of whom one is killed at its call `at`."""
     world = World()
     box = Mortal(MemoryMailbox(world.store), at=at, when=when)
-    tasks = {name: world.start(name, wrap=lambda own, name=name: box if name == leader else own)[0] for name in NAMES[:3]}
-    box.victim = tasks.pop(leader)
+    tasks = {name: world.start(name, wrap=lambda own, name=name: box if name == victim else own)[0] for name in NAMES[:3]}
+    box.victim = tasks.pop(victim)
     await asyncio.wait({box.victim})
     assert box.victim.cancelled()
-    await world.agents[leader].network.close()  # a killed process answers nobody
+    await world.agents[victim].network.close()  # a killed process answers nobody
     loop = asyncio.get_running_loop()
     died_s = loop.time()
     assert await asyncio.gather(*tasks.values()) == ["running"] * 2, box.last
     assert loop.time() - died_s < 3 * LEASE_S + TERMS.gather_s + TERMS.probe_s + 20.0, box.last
     plan = check(*(world.agents[name] for name in tasks), all_of_it=False)
     assert plan == max((await all_plans(world.store)).items())[1], box.last
-    if leader in [seat.learner for seat in plan.seats]:  # killed when all ranks had started: for the ranks' watchers to see
+    if victim in [seat.learner for seat in plan.seats]:  # killed when all ranks had started: for the ranks' watchers to see
         assert box.last[1].startswith((PLACE.marks(0, "started"), PLACE.beats, PLACE.generation(0))), box.last
         assert plan.generation == 0
-        assert world.agents[leader].rank is not None, box.last
+        assert world.agents[victim].rank is not None, box.last
 
 
 @functools.cache
-def baseline() -> tuple[str, int]:
-    """Who leads, and how many calls it makes until all ranks run."""
+def baseline() -> tuple[str, dict[str, int]]:
+    """Who leads, and how many calls each makes until all ranks run."""
 
-    async def main() -> tuple[str, int]:
+    async def main() -> tuple[str, dict[str, int]]:
         world = World()
         boxes = {name: Mortal(MemoryMailbox(world.store), at=-1, when="before") for name in NAMES[:3]}
         await asyncio.gather(*(world.start(name, wrap=lambda own, name=name: boxes[name])[0] for name in NAMES[:3]))
-        leader = (await all_plans(world.store))[0].leader
-        return leader, boxes[leader].calls
+        return (await all_plans(world.store))[0].leader, {name: box.calls for name, box in boxes.items()}
 
     return virtually(main())
 
 
+def follower(leader: str) -> str:
+    return "pro" if leader != "pro" else "mini"
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_leader_killed_at_some_calls(when: When) -> None:
+def test_one_killed_at_some_calls(when: When) -> None:
     leader, calls = baseline()
-    for at in range(1 if when == "before" else 4, calls, 7):
-        virtually(leader_killed(leader, at, when))
+    for at in range(1 if when == "before" else 4, min(calls.values()), 7):
+        virtually(one_killed(leader, at, when))
+        virtually(one_killed(follower(leader), at + 3, when))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_leader_killed_at_every_call(when: When) -> None:
+def test_one_killed_at_every_call(when: When) -> None:
     leader, calls = baseline()
-    for at in range(1, calls):
-        virtually(leader_killed(leader, at, when))
+    for name in (leader, follower(leader)):
+        for at in range(1, calls[name]):
+            virtually(one_killed(name, at, when))
 
 
 def test_an_end_says_which_checkpoint_counts() -> None:

@@ -141,7 +141,7 @@ async def test_who_does_not_know_the_nonce_is_neither_answered_nor_believed(monk
     async with machine("127.0.0.2") as answering:
         links = await probing.knock(announced(answering, nonce="f" * 32))
         assert links[0].source == ""
-        assert links[0].error == "another program answers there, or another machine has this address"
+        assert links[0].error == probing.STRANGER
 
 
 @pytest.mark.parametrize("words", [b"HTTP/1.1 400 Bad Request\r\n\r\n" + b"x" * 100, probing.GREETING + bytes(16) + bytes(32)])
@@ -155,7 +155,7 @@ async def test_another_program_is_no_link(words: bytes) -> None:
         port = server.sockets[0].getsockname()[1]
         there = Address(address="127.0.0.2", interface="lo", kind="loopback", probe_port=port)
         (link,) = await probing.knock(announced(probing.Answering(NONCE, [], (there,), {})))
-    assert link.error == "another program answers there, or another machine has this address"
+    assert link.error == probing.STRANGER
 
 
 async def test_nobody_there_and_no_answer(monkeypatch: pytest.MonkeyPatch, held: socket.socket) -> None:
