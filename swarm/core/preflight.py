@@ -256,11 +256,14 @@ def _seats(group: Sequence[Member], links: Mapping[tuple[str, str], Mapping[str,
     return seats, refused
 
 
-def _shares(group: Sequence[Member]) -> dict[str, float]:
-    """In proportion to measured speeds; one that is not known counts as the middle of those that are."""
+def _shares(group: Sequence[Member]) -> dict[str, int]:
+    """In proportion to measured speeds, the fastest machine's being 1000; a speed that is not known counts as the middle of
+    those that are."""
     known = sorted(member.tokens_per_s for member in group if member.tokens_per_s > 0)
-    middle = known[len(known) // 2] if known else 1.0
-    return {member.learner: member.tokens_per_s or middle for member in group}
+    if not known:
+        return {member.learner: 1 for member in group}
+    speeds = {member.learner: member.tokens_per_s or known[len(known) // 2] for member in group}
+    return {learner: max(1, round(1000 * (speed / known[-1]))) for learner, speed in speeds.items()}
 
 
 # The backend

@@ -178,14 +178,14 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: int
     address: str  # the one at which all others reach it, and the only one to which it binds
     port: int
-    share: float = 1.0  # of the global batch, in proportion to the others'
+    share: int = 1  # of the global batch, in proportion to the others'
     rdma: tuple[str, ...] = ()  # JACCL: its RDMA device towards each rank; "" towards itself
 
     def __post_init__(self) -> None:
-        _check(self, ids=("learner",), counts=("incarnation",), reals=("share",))
+        _check(self, ids=("learner",), counts=("incarnation", "share"))
         _check_address(self.address, self.port)
-        if not self.share > 0:
-            raise ValueError(f"share must be over 0, got {self.share}")
+        if self.share < 1:
+            raise ValueError(f"share must be >= 1, got {self.share}")
         if len(self.rdma) > MAX_RANKS or not all(len(d) <= 64 and (d.isprintable() or not d) for d in self.rdma):
             raise ValueError(f"rdma must be at most {MAX_RANKS} names of devices")
 

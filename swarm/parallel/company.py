@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from swarm.core.errors import Superseded
 from swarm.core.keys import RunKeys
@@ -23,10 +23,10 @@ class Company:
         self.leases = leases(lease_s=lease_s, beat_s=beat_s)
         self._beats: dict[str, tuple[BeatId, Beat]] = {}
 
-    async def observe(self, named: Iterable[tuple[str, int]] = ()) -> None:
-        """Look once. `named`: (learner, incarnation) that records tell of, whose beats may not be seen yet, or be gone with
-        them. Raises Superseded."""
-        self._beats |= await newest_beats(self.mailbox, await self.mailbox.list(self.keys.beats), self._beats)
+    async def observe(self, listed: Sequence[str], named: Iterable[tuple[str, int]] = ()) -> None:
+        """Look once, at the beats that are `listed`. `named`: (learner, incarnation) that records tell of, whose beats may not
+        be seen yet, or be gone with them. Raises Superseded."""
+        self._beats |= await newest_beats(self.mailbox, listed, self._beats)
         newest = {learner: ident for learner, (ident, _) in self._beats.items()}
         for learner, incarnation in named:
             newest[learner] = max(newest.get(learner, BeatId(incarnation, -1)), BeatId(incarnation, -1))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import itertools
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol, TypeAlias, TypeVar, assert_never
@@ -300,13 +301,16 @@ class Meeting:
         return decisions.decide(self._view())
 
     async def _look(self) -> None:
-        await self.register.look()
+        requests = (self.register.listing, (self.company.keys.beats, ""))
+        found = await self.register.mailbox.lists(requests)  # one trip, but where the second one fails
+        await self.register.look(found[0])
+        beats = found[1] if len(found) > 1 else await self.register.mailbox.list(*requests[1])
         named = {
             *self.register.members,
             *((s.learner, s.incarnation) for s in self._seats),
             *(self.register.seats_before or ()),
         }
-        await self.company.observe(named)
+        await self.company.observe(beats, named)
         now_s = asyncio.get_running_loop().time()
         here = frozenset((m.learner, m.incarnation) for m in self._here)
         counts = not self.register.under_way
@@ -336,12 +340,7 @@ class Meeting:
             members=tuple(self._here),
             missing=company.missing,
             probes=tuple(register.probes.values()),
-            claims=tuple(
-                ClaimView(
-                    n=n, learner=c.learner, incarnation=c.incarnation, holder_live=company.holds(c.learner, c.incarnation)
-                )
-                for n, c in register.claims.items()
-            ),
+            claims=self._claims,
             plan=register.plan,
             ready={who[0]: register.ready[who] for who in planned if who in register.ready},
             started=frozenset(who[0] for who in planned if who in register.started),
@@ -350,6 +349,16 @@ class Meeting:
             steady_s=self._steady.same_s,
             enough_s=self._enough.same_s if self._enough.what else 0.0,
             planned_s=self._planned.same_s if self._planned.what else 0.0,
+        )
+
+    @property
+    def _claims(self) -> tuple[ClaimView, ...]:
+        """On leading, without a gap from 0 on: one after a gap is nobody's to outbid."""
+        claims = self.register.claims
+        in_turn = ((n, claims[n]) for n in itertools.takewhile(claims.__contains__, itertools.count()))
+        return tuple(
+            ClaimView(n=n, learner=c.learner, incarnation=c.incarnation, holder_live=self._is_here(c.learner, c.incarnation))
+            for n, c in in_turn
         )
 
     def _is_here(self, learner: str, incarnation: int) -> bool:

@@ -3,7 +3,7 @@ ended."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, TypeVar
 
 import msgspec
@@ -44,11 +44,17 @@ class Register:
         """Whether the generation before has not ended, as far as is known."""
         return self.generation > 0 and self.before is None
 
-    async def look(self) -> None:
-        """Read what is new. A record that cannot be used, or says that it is another's, is nobody's."""
+    @property
+    def listing(self) -> tuple[str, str]:
+        """What `look` lists, as Mailbox.lists wants it."""
+        return self.keys.generation(self.generation), ""
+
+    async def look(self, listed: Sequence[str] | None = None) -> None:
+        """Read what is new. A record that cannot be used, or says that it is another's, is nobody's. `listed`: what `listing`
+        gave, if that was asked for already."""
         if self.under_way:
             await self._look_before()
-        for key in await self.mailbox.list(self.keys.generation(self.generation)):
+        for key in await self.mailbox.list(*self.listing) if listed is None else listed:
             if key not in self._seen and await self._take(key):
                 self._seen.add(key)
 

@@ -326,7 +326,7 @@ def test_at_most_as_many_as_are_wanted() -> None:
         tasks = {name: world.start(name, tokens_per_s=speed)[0] for name, speed in speeds.items()}
         assert await asyncio.gather(tasks["mini"], tasks["pro"]) == ["running"] * 2
         plan = check(world.agents["mini"], world.agents["pro"])
-        assert [(seat.learner, seat.share) for seat in plan.seats] == [("mini", 30.0), ("pro", 20.0)]
+        assert [(seat.learner, seat.share) for seat in plan.seats] == [("mini", 1000), ("pro", 667)]
         await asyncio.sleep(3.0)
         assert world.agents["air"].apart == ["all 2 places are taken by faster machines"]
 

@@ -212,14 +212,14 @@ def test_agents_on_one_machine_get_different_ports() -> None:
 def test_of_more_than_are_wanted_the_fastest() -> None:
     fast = [changed(each, tokens_per_s=speed) for each, speed in ((A, 0.0), (B, 300.0), (C, 100.0))]
     verdict = judged(*fast, terms=Terms(world_size_min=2, world_size_max=2))
-    assert [(seat.learner, seat.share) for seat in verdict.seats] == [("mini", 300.0), ("pro", 100.0)]
+    assert [(seat.learner, seat.share) for seat in verdict.seats] == [("mini", 1000), ("pro", 333)]
     assert words(verdict) == ["air: all 2 places are taken by faster machines"]
 
 
 def test_an_unknown_speed_counts_as_the_middle_of_the_known_ones() -> None:
     speeds = [changed(each, tokens_per_s=speed) for each, speed in ((A, 0.0), (B, 300.0), (C, 100.0))]
-    assert [seat.share for seat in judged(*speeds).seats] == [300.0, 300.0, 100.0]
-    assert [seat.share for seat in judged(A, B).seats] == [1.0, 1.0]
+    assert [seat.share for seat in judged(*speeds).seats] == [1000, 1000, 333]
+    assert [seat.share for seat in judged(A, B).seats] == [1, 1]
 
 
 # Backends
