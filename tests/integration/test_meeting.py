@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
+from swarm.core.errors import Superseded
 from swarm.core.preflight import Terms
 from swarm.core.ranks import CheckpointAt, GenerationEnd, Plan
 from swarm.mailbox.faults import Fault, FaultyMailbox
@@ -15,7 +16,7 @@ from swarm.mailbox.memory import MemoryMailbox, MemoryStore
 from swarm.parallel.register import Register, next_generation, waiting
 from tests.integration.ranks import LEASE_S, PLACE, Agent, Lan, address, all_plans, restarted, told
 from tests.integration.simulation import virtually
-from tests.integration.wrappers import Mortal
+from tests.integration.wrappers import Mortal, Stopped
 
 TERMS = Terms(world_size_min=2, gather_s=3.0, probe_s=10.0, start_s=90.0)
 NAMES = ("air", "mini", "pro", "studio")
@@ -461,6 +462,40 @@ def test_a_share_that_fails_delays_and_changes_nothing() -> None:
 
         assert await asyncio.gather(*world.start("air", "mini", wrap=wrap)) == ["running"] * 2
         assert check(*world.agents.values()).generation == 0
+
+    virtually(main())
+
+
+def test_one_that_sleeps_is_not_waited_for_and_comes_back_to_the_next_generation() -> None:
+    async def main() -> None:
+        world = World(world_size_min=2)
+        box = Stopped(MemoryMailbox(world.store))
+        tasks = [world.start("air", wrap=lambda own: box)[0], *world.start("mini", "pro")]
+        while not await all_plans(world.store):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        box.runs.clear()  # after the plan, before it is ready
+        assert await asyncio.gather(*tasks[1:]) == ["running"] * 2
+        plan = check(world.agents["mini"], world.agents["pro"])
+        assert plan.generation == 1
+        box.runs.set()
+        await asyncio.sleep(3 * LEASE_S)
+        air = world.agents["air"]
+        assert not tasks[0].done()
+        assert told(air) == "generation 1 is under way; this machine takes part in the next one"
+        assert air.plan is None
+        tasks[0].cancel()
+
+    virtually(main())
+
+
+def test_one_whose_id_was_taken_over_stops() -> None:
+    async def main() -> None:
+        world = World(world_size_min=2)
+        task = world.start("air")[0]
+        await asyncio.sleep(3.0)
+        await restarted(world.agents["air"], world.store).beat()
+        with pytest.raises(Superseded):
+            await task
 
     virtually(main())
 
