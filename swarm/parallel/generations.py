@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import assert_never
 
+from swarm.core.events import WorkerEvent
 from swarm.core.keys import RunKeys
 from swarm.core.meeting import Apart, Over
 from swarm.core.ranks import GenerationEnd
@@ -22,6 +23,7 @@ async def come(
     incarnation: int,
     meeting: Callable[[int], Meeting],
     apart: Callable[[str], None] = lambda reason: None,
+    emit: Callable[[WorkerEvent], None] = lambda event: None,
 ) -> tuple[Meeting, Placed] | GenerationEnd:
     """Come to one generation after the other until one of them gives this machine a rank: its meeting, which the caller closes,
     and what to start. A GenerationEnd: the job is over.
@@ -30,7 +32,7 @@ async def come(
     the others go on. One that came too late announces itself for the next generation at once, so that the others can see it
     wait; one that was refused looks at itself anew when the generation is over. Raises Superseded.
     """
-    patience = Patience(mailbox, lambda event: None)
+    patience = Patience(mailbox, emit)
     while True:
         generation = await patience.through(lambda: next_generation(mailbox, place, learner=learner, incarnation=incarnation))
         at = meeting(generation)

@@ -7,7 +7,6 @@ clock is asked, and nothing is ever awaited but the mailbox and this machine's o
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import itertools
 import secrets
@@ -400,8 +399,7 @@ class Meeting:
         probing, self._probing = self._probing, None
         if probing is not None:
             probing.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await probing
+            await asyncio.gather(probing, return_exceptions=True)
 
     async def _through(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return await self._patience.through(call)

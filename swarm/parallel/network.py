@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 
 from swarm.core import meeting as decisions
-from swarm.core.ranks import Address, Link, Member
+from swarm.core.ranks import MAX_ADDRESSES, Address, Link, Member
 from swarm.network import interfaces, ports
 from swarm.network.interfaces import Interface
 from swarm.parallel import probing
@@ -26,7 +26,7 @@ class LocalNetwork:
     async def open(self, generation: int, learner: str, incarnation: int, nonce: str) -> tuple[Address, ...]:
         await self.close()
         tried = list(islice(decisions.ports(generation, learner, incarnation), PROBE_PORTS_TRIED))
-        self._answering = await probing.answer(self._look(), tried, nonce)
+        self._answering = await probing.answer(self._look()[:MAX_ADDRESSES], tried, nonce)
         return self._answering.addresses
 
     def offer(self, generation: int, learner: str, incarnation: int, count: int) -> tuple[int, ...]:

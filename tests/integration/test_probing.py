@@ -9,6 +9,7 @@ import secrets
 import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ import pytest
 from swarm.core.meeting import ports as drawn
 from swarm.core.preflight import Terms
 from swarm.core.ranks import Address, Member
+from swarm.mailbox.contract import Mailbox
+from swarm.mailbox.folder import FolderMailbox
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
 from swarm.network import ports
 from swarm.network.interfaces import Interface
@@ -225,7 +228,6 @@ class OwnSocket:
 
     def __init__(self, placed: Placed, listening: dict[int, socket.socket]) -> None:
         self.pid, self.placed, self.listening = os.getpid(), placed, listening
-        assert self.pid
         listener = listening[placed.rank] = socket.socket()
         listener.bind((placed.seat.address, placed.seat.port))
         listener.listen()
@@ -237,20 +239,25 @@ class OwnSocket:
         return len(self.listening) == len(self.placed.plan.seats)
 
 
-async def test_three_machines_meet_over_real_sockets() -> None:
+@pytest.mark.parametrize("kind", ["memory", "folder"])
+async def test_three_machines_meet_over_real_sockets(kind: str, tmp_path: Path) -> None:
     store, listening = MemoryStore(), dict[int, socket.socket]()
     terms = Terms(world_size_min=3, world_size_max=3)
+    if kind == "folder":
+        await FolderMailbox.init(tmp_path / "box")
 
     async def live(name: str, address: str) -> Placed:
-        beats = asyncio.create_task(Agent(store, Lan(), name, terms=terms).beats())
+        box: Mailbox = MemoryMailbox(store) if kind == "memory" else FolderMailbox(tmp_path / "box")
+        await box.open()
+        beats = asyncio.create_task(Agent(store, Lan(), name, terms=terms, wrap=lambda _: box).beats())
 
         def make(generation: int) -> Meeting:
             facts = Facts(learner=name, incarnation=1, machine_name=name, memory_bytes=1)
             network = LocalNetwork(lambda: [interface(address)])
             fields: dict[str, Any] = {"beat_s": 0.5, "lease_s": 30.0, "start": nothing}
-            return Meeting(MemoryMailbox(store), PLACE, generation, facts, terms, network, **fields)
+            return Meeting(box, PLACE, generation, facts, terms, network, **fields)
 
-        found = await come(MemoryMailbox(store), PLACE, learner=name, incarnation=1, meeting=make)
+        found = await come(box, PLACE, learner=name, incarnation=1, meeting=make)
         assert isinstance(found, tuple)
         meeting, placed = found
         assert placed.rank < 2 or sorted(listening) == [0, 1], "the last one starts when the others listen"
