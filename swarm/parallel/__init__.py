@@ -1,1 +1,1 @@
-"""Data-parallel fine-tuning: how machines find each other, and how their ranks are started."""
+"""MLX-LM data-parallel fine-tuning: every step is synchronised by `mlx.distributed`."""
