@@ -175,32 +175,7 @@ class Tape:
 
     async def beats(self, known: Mapping[str, tuple[BeatId, Beat]], look: Look = NO_LOOK) -> dict[str, tuple[BeatId, Beat]]:
         """Each learner's newest beat; one that is in `known` is not read again."""
-        named: dict[str, list[tuple[BeatId, str]]] = {}
-        for key in await self._list(look, self.keys.beats):
-            parts = keys.parse_beat(key)
-            if parts is not None:
-                named.setdefault(parts[0], []).append((BeatId(parts[1], parts[2]), key))
-        found: dict[str, tuple[BeatId, Beat]] = {}
-        for learner, beats in named.items():
-            newest = await self._newest_beat(sorted(beats, reverse=True)[:BEATS_TRIED], known.get(learner))
-            if newest is not None:
-                found[learner] = newest
-        return found
-
-    async def _newest_beat(
-        self, beats: Sequence[tuple[BeatId, str]], known: tuple[BeatId, Beat] | None
-    ) -> tuple[BeatId, Beat] | None:
-        """The first of one learner's `beats` that can be read; `known` unless that one is newer."""
-        for ident, key in beats:
-            if known is not None and ident <= known[0]:
-                return known
-            try:
-                data = await self.mailbox.read(key)
-                if data is not None:
-                    return ident, decode(data, Beat, where=key)
-            except (RecordError, MailboxCorrupt):  # a bad one must not hide the good ones before it
-                continue
-        return known
+        return await newest_beats(self.mailbox, await self._list(look, self.keys.beats), known)
 
     async def claims(self, round: int) -> dict[int, Claim]:
         """Claims on closing `round`, by number, without a gap from 0 on. One that cannot be used counts for nobody."""
@@ -365,6 +340,39 @@ class Tape:
 
     async def write_eval(self, record: EvalRecord) -> bool:
         return await self.mailbox.create(self.keys.eval(record.round), encode(record, nonce=nonce()))
+
+
+async def newest_beats(
+    mailbox: Mailbox, listed: Iterable[str], known: Mapping[str, tuple[BeatId, Beat]]
+) -> dict[str, tuple[BeatId, Beat]]:
+    """Each learner's newest beat of a run whose beats' keys are `listed`; one that is in `known` is not read again."""
+    named: dict[str, list[tuple[BeatId, str]]] = {}
+    for key in listed:
+        parts = keys.parse_beat(key)
+        if parts is not None:
+            named.setdefault(parts[0], []).append((BeatId(parts[1], parts[2]), key))
+    found: dict[str, tuple[BeatId, Beat]] = {}
+    for learner, beats in named.items():
+        newest = await _newest_beat(mailbox, sorted(beats, reverse=True)[:BEATS_TRIED], known.get(learner))
+        if newest is not None:
+            found[learner] = newest
+    return found
+
+
+async def _newest_beat(
+    mailbox: Mailbox, beats: Sequence[tuple[BeatId, str]], known: tuple[BeatId, Beat] | None
+) -> tuple[BeatId, Beat] | None:
+    """The first of one learner's `beats` that can be read; `known` unless that one is newer."""
+    for ident, key in beats:
+        if known is not None and ident <= known[0]:
+            return known
+        try:
+            data = await mailbox.read(key)
+            if data is not None:
+                return ident, decode(data, Beat, where=key)
+        except (RecordError, MailboxCorrupt):  # a bad one must not hide the good ones before it
+            continue
+    return known
 
 
 async def run_ids(mailbox: Mailbox) -> list[str]:

@@ -73,8 +73,8 @@ def rm(run: str, yes: bool, force: bool, mailbox: str | None) -> None:
     if not force:
         live = wait_for(api.live_learners(location, run, told=lambda s: say(f"is anybody there? (up to {s:.0f} s)")))
         if live:
-            names = ", ".join(map(plain, live))
-            raise UsageError(f"{names} train in {plain(name)}: `swarm stop` it first, or --force")
+            train = f"{', '.join(map(plain, live))} {'trains' if len(live) == 1 else 'train'}"
+            raise UsageError(f"{train} in {plain(name)}: `swarm stop` it first, or --force")
     confirm(f"Delete {plain(name)} and all its rounds?", yes=yes)
     count = wait_for(api.remove_run(location, run))
     say(f"{plain(name)}: {count} objects deleted")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
+from typing import Literal
 
 from swarm.core.errors import InvalidKey
 from swarm.core.ids import WINDOWS_DEVICES, is_learner_id
@@ -84,6 +85,7 @@ class RunKeys:
         self.control = f"{self.root}/control/"
         self.evals = f"{self.root}/evals/"
         self.checkpoints = f"{self.root}/checkpoints/"
+        self.generations = f"{self.root}/ranks/"
 
     def init_blob(self, fragment: int, sha256: str) -> str:
         return f"{self.root}/blobs/init/{_padded(fragment, 3)}/{_payload(sha256)}"
@@ -187,6 +189,43 @@ class RunKeys:
     def barrier_open(self, name: str, generation: int) -> str:
         return f"{self.barrier(name)}{_padded(generation, 10)}/open/{RECORD}"
 
+    def generation(self, generation: int) -> str:
+        """Prefix of all that one generation of a data-parallel job writes."""
+        return f"{self.generations}{_padded(generation, 6)}/"
+
+    def members(self, generation: int) -> str:
+        return f"{self.generation(generation)}members/"
+
+    def member(self, generation: int, *, learner: str, incarnation: int) -> str:
+        return f"{self.members(generation)}{_id(learner)}/{_padded(incarnation, 4)}/{RECORD}"
+
+    def probes(self, generation: int) -> str:
+        return f"{self.generation(generation)}probes/"
+
+    def probe(self, generation: int, *, learner: str, incarnation: int, target: str, target_incarnation: int) -> str:
+        """How an incarnation of `learner` reaches one of `target`."""
+        name = f"{_id(target)}.{_padded(target_incarnation, 1)}.json"
+        return f"{self.probes(generation)}{_id(learner)}/{_padded(incarnation, 4)}/{name}"
+
+    def lead_claims(self, generation: int) -> str:
+        return f"{self.generation(generation)}claims/"
+
+    def lead_claim(self, generation: int, n: int) -> str:
+        """The n-th claim on leading a generation."""
+        return f"{self.lead_claims(generation)}{_padded(n, 3)}/{RECORD}"
+
+    def rank_plan(self, generation: int) -> str:
+        return f"{self.generation(generation)}plan/{RECORD}"
+
+    def marks(self, generation: int, what: Literal["ready", "started"]) -> str:
+        return f"{self.generation(generation)}{what}/"
+
+    def mark(self, generation: int, what: Literal["ready", "started"], *, learner: str, incarnation: int) -> str:
+        return f"{self.marks(generation, what)}{_id(learner)}/{_padded(incarnation, 4)}/{RECORD}"
+
+    def generation_end(self, generation: int) -> str:
+        return f"{self.generation(generation)}end/{RECORD}"
+
 
 def work_set(prefix: str) -> str:
     """What the units of a queue, or the slices, below `prefix` are."""
@@ -225,6 +264,11 @@ _FILE_CHUNK = re.compile(rf"{_RUNS}/files/([0-9a-f]{{64}})/{_number_of(6)}")
 
 _WORK_CLAIM = re.compile(rf"{_RUNS}/(?:queues|slices)/{_IDS}/{_number_of(10)}/{_number_of(6)}/record\.json")
 _ARRIVAL = re.compile(rf"{_RUNS}/barriers/{_IDS}/{_number_of(10)}/arrived/{_IDS}/{_number_of(4)}/record\.json")
+_GENERATION = rf"{_RUNS}/ranks/{_number_of(6)}"
+_MEMBER = re.compile(rf"{_GENERATION}/members/{_IDS}/{_number_of(4)}/record\.json")
+_PROBE = re.compile(rf"{_GENERATION}/probes/{_IDS}/{_number_of(4)}/{_IDS}\.{_number_of(1)}\.json")
+_LEAD_CLAIM = re.compile(rf"{_GENERATION}/claims/{_number_of(3)}/record\.json")
+_MARK = re.compile(rf"{_GENERATION}/(?:ready|started)/{_IDS}/{_number_of(4)}/record\.json")
 _MANIFEST = re.compile(r"runs/([a-z0-9]{4,32})/manifest/record\.json")
 
 
@@ -303,6 +347,30 @@ def parse_arrival(key: str) -> tuple[int, str, int] | None:
     """(generation, learner, incarnation), or None for a foreign name."""
     m = _match(_ARRIVAL, key)
     return (int(m[2]), m[3], int(m[4])) if m else None
+
+
+def parse_member(key: str) -> tuple[int, str, int] | None:
+    """(generation, learner, incarnation), or None for a foreign name."""
+    m = _match(_MEMBER, key)
+    return (int(m[1]), m[2], int(m[3])) if m else None
+
+
+def parse_probe(key: str) -> tuple[int, str, int, str, int] | None:
+    """(generation, learner, incarnation, target, its incarnation), or None for a foreign name."""
+    m = _match(_PROBE, key)
+    return (int(m[1]), m[2], int(m[3]), m[4], int(m[5])) if m else None
+
+
+def parse_lead_claim(key: str) -> tuple[int, int] | None:
+    """(generation, claim), or None for a foreign name."""
+    m = _match(_LEAD_CLAIM, key)
+    return (int(m[1]), int(m[2])) if m else None
+
+
+def parse_mark(key: str) -> tuple[int, str, int] | None:
+    """(generation, learner, incarnation), or None for a foreign name."""
+    m = _match(_MARK, key)
+    return (int(m[1]), m[2], int(m[3])) if m else None
 
 
 def parse_manifest(key: str) -> str | None:

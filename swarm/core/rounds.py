@@ -139,20 +139,23 @@ class ClientsView(msgspec.Struct, frozen=True, kw_only=True):
     working: frozenset[str]  # of these, those that somebody live has claimed
     present: bool  # whether anybody is live who trains
     open_s: float  # for how long this observer has seen it open
-    stopping: bool = False  # a stop is pending: clients that were begun are waited for, and no others
+    lacking: int = 0  # private clients that must come before any are sampled
+    stopping_s: float | None = None  # for how long this observer has seen that a stop is pending; None: none is
 
 
 def decide_clients(view: ClientsView, spec: FedAvg, *, now_s: float) -> Decision:
     """Whether the round may close now."""
-    if not view.wanted:
-        return Wait("waiting for clients")
     missing = view.wanted - view.reported - view.gone
-    if not missing:
-        if view.reported or not view.present:
-            return Close("every client has reported" if not view.gone else "every client that is there has reported")
-        return Wait("waiting for clients") if not view.gone else Close("the clients of the round are gone")
-    if view.stopping and not missing & view.working:
+    # Clients that were begun may be finished within a lease, and no others are.
+    if view.stopping_s is not None and missing and (not missing & view.working or view.stopping_s >= spec.lease_s):
         return Close("the run ends")
+    if not view.wanted:
+        many = "s" if view.lacking > 1 else ""
+        return Wait(f"waiting for {view.lacking} more learner{many}") if view.stopping_s is None else Close("the run ends")
+    if not missing:
+        if view.reported:
+            return Close("every client has reported" if not view.gone else "every client that is there has reported")
+        return Close("the clients of the round are gone")
     done = f"{len(view.reported)} of {len(view.wanted)} clients"
     if spec.deadline_s is None:
         return Wait(done if view.present else "waiting for a learner")

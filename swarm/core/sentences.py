@@ -114,8 +114,8 @@ def _closed(event: RoundClosed) -> str:
     shown = dict(event.metrics)
     first, last = shown.pop("first_loss", None), shown.pop("last_loss", None)  # of the clients' steps
     if first is not None and last is not None:
-        loss += f" ({first:.3f} → {last:.3f})"
-    metrics = "".join(f"  {plain(name)} {value:.3f}" for name, value in shown.items())
+        loss += f" ({number(first)} → {number(last)})"
+    metrics = "".join(f"  {plain(name)} {number(value)}" for name, value in shown.items())
     return f"round {event.round} closed{of}{who}{loss}{metrics}{why}{rejected}"
 
 
@@ -249,4 +249,6 @@ def amount(size_bytes: int) -> str:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
+    if value is None:
+        return "–"
+    return f"{value:.{digits}f}" if abs(value) < 1e6 else f"{value:.{digits}e}"  # of a model that diverges

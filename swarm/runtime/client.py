@@ -26,7 +26,8 @@ class ClientLoop:
         self.base_sha256, self.anchor = start.fragments[0]
         self.client: Assignment | None = None  # being trained
         self.steps = 0  # made on it
-        self._losses: list[float | None] = []
+        self._first: float | None = None  # loss of its first step
+        self._last: float | None = None
         self._loss_sum, self._loss_samples = 0.0, 0
         adapter.apply(self.anchor)
 
@@ -43,14 +44,15 @@ class ClientLoop:
         if client.round != self.newest + 1:
             return False
         self.client, self.steps = client, 0
-        self._losses, self._loss_sum, self._loss_samples = [], 0.0, 0
+        self._first = self._last = None
+        self._loss_sum, self._loss_samples = 0.0, 0
         self.take_committed()
         return True
 
     def count(self, *, samples: int, loss: float | None) -> None:
         """One step was made."""
         self.steps += 1
-        self._losses = [*self._losses[:1], loss]  # the first and the last
+        self._first, self._last = (loss if self.steps == 1 else self._first), loss
         if loss is not None:
             self._loss_sum += loss * samples
             self._loss_samples += samples
@@ -74,7 +76,7 @@ class ClientLoop:
             except NotFinite as error:
                 delta, flaw = {}, error.name
         self.client = None
-        losses = {name: loss for name, loss in zip(("first_loss", "last_loss"), self._losses, strict=False) if loss is not None}
+        losses = {name: loss for name, loss in (("first_loss", self._first), ("last_loss", self._last)) if loss is not None}
         told = not self.spec.private
         return Publication(
             round=client.round,

@@ -78,6 +78,7 @@ def train_clients(trainable: Trainable, leave: Callable[[Callable[[], None]], No
                     if not session.report(samples=step.samples, loss=step.loss, steps=step.steps):
                         break
                 else:
-                    session.measured(clients.measure_client(index))
+                    if not spec.private:  # nothing would be told of it
+                        session.measured(clients.measure_client(index))
             except NotFinite as error:
                 session.not_finite(error.name)

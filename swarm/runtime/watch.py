@@ -33,6 +33,7 @@ class OpenRound:
     shaken: bool = False  # the share was away, or this machine slept: the others come back to it one after the other
     claims: dict[tuple[int, str, int], float] = field(default_factory=dict)  # when each was first seen
     since_s: float | None = None  # when it was first seen open, or its deadline counted anew
+    stopped_at_s: float | None = None  # when a pending stop was first seen
     units: frozenset[str] = frozenset()  # FedAvg: the clients that were sampled; empty while nobody has said which
     training: dict[str, dict[int, Claim]] = field(default_factory=dict)  # FedAvg: claims on clients, by number
     tried: set[str] = field(default_factory=set)  # clients that were assigned here, or whose claim another one won
@@ -103,7 +104,7 @@ class Watch:
         if before is not None and before.clients:
             return before.clients
         named = await self.exchange.sample(round)
-        if named is None and len(self.trainers) >= (spec.per_round if round == 0 else 1):
+        if named is None and len(self.trainers) >= (rounds.starters(spec) if round == 0 else 1):
             named = await self.exchange.name_sample(Sample(round=round, clients=self.next_clients(round)))
         return () if named is None else named.clients
 
@@ -184,7 +185,7 @@ class Watch:
             case DiLoCo():
                 decision = self._decide(self.spec, round, frozenset(s.learner for s in accepted), now_s)
             case FedAvg():
-                decision = self._decide_clients(self.spec, frozenset(s.unit for s in accepted), now_s)
+                decision = self._decide_clients(self.spec, round, frozenset(s.unit for s in accepted), now_s)
         if isinstance(decision, rounds.Wait):
             seen.due_at_s = None
         elif seen.due_at_s is None:
@@ -204,8 +205,10 @@ class Watch:
             replays=isinstance(self.spec, FedAvg) and self.spec.seeded,
         )
 
-    def _decide_clients(self, spec: FedAvg, accepted: frozenset[str], now_s: float) -> rounds.Decision:
+    def _decide_clients(self, spec: FedAvg, round: int, accepted: frozenset[str], now_s: float) -> rounds.Decision:
         seen, live = self.open, self.trainers
+        if self.effect.stopping and seen.stopped_at_s is None:
+            seen.stopped_at_s = now_s
         training = {
             unit for unit, claims in seen.training.items() if claims and self._holds(max(claims.items(), key=lambda c: c[0])[1])
         }
@@ -217,7 +220,8 @@ class Watch:
             working=frozenset(training),
             present=bool(live),
             open_s=0.0 if seen.since_s is None else now_s - seen.since_s,
-            stopping=self.effect.stopping,
+            lacking=max(1, (rounds.starters(spec) if round == 0 else 1) - len(live)),
+            stopping_s=None if seen.stopped_at_s is None else now_s - seen.stopped_at_s,
         )
         return rounds.decide_clients(view, spec, now_s=now_s)
 

@@ -10,18 +10,36 @@ from typing import get_args
 import msgspec
 import pytest
 
-from swarm.core import records
+from swarm.core import ranks, records
 from swarm.core.lines import Envelope, decode, encode
 from swarm.core.records import FORMAT, Beat, LearnerPhase, RejectReason, RoundRecord
 
 LINES = [json.loads(line) for line in Path(__file__).with_name("records-v1.jsonl").read_text(encoding="utf-8").splitlines()]
-PARTS = {"DataRef", "TaskRef", "FileRef", "PayloadRef", "Participant", "Rejected"}
+PARTS = {
+    "DataRef",
+    "TaskRef",
+    "FileRef",
+    "PayloadRef",
+    "Participant",
+    "Rejected",
+    "Address",
+    "Link",
+    "CheckpointAt",
+    "Refusal",
+    "Seat",
+}
+KINDS: dict[str, type[msgspec.Struct]] = {
+    name: value
+    for module in (records, ranks)
+    for name, value in vars(module).items()
+    if isinstance(value, type) and issubclass(value, msgspec.Struct) and value.__module__ == module.__name__
+}
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line["type"])
 def test_the_bytes_are_read_and_written_again_the_same(line: dict[str, str]) -> None:
     data = line["wire"].encode()
-    record = decode(data, getattr(records, line["type"]))
+    record = decode(data, KINDS[line["type"]])
     nonce = msgspec.json.decode(data.split(b"\n")[1], type=Envelope).nonce
     again = encode(record, nonce=nonce)
     if "since" not in line:  # from before the newest fields: what it says is kept, and they have their defaults
@@ -43,18 +61,13 @@ def test_each_kind_of_record_has_lines_with_all_its_fields() -> None:
     for name in {line["type"] for line in LINES}:
         newest = [line for line in LINES if line["type"] == name and "since" in line]
         shown = {key for line in newest for key in json.loads(line["wire"].split("\n")[0])}
-        assert shown == set(getattr(records, name).__struct_fields__), name
+        assert shown == set(KINDS[name].__struct_fields__), name
 
 
 def test_every_kind_of_record_is_there_with_every_word_and_field() -> None:
-    kinds = {
-        name
-        for name, value in vars(records).items()
-        if isinstance(value, type) and issubclass(value, msgspec.Struct) and value.__module__ == records.__name__
-    }
-    assert {line["type"] for line in LINES} == {name for name in kinds if not name.startswith("_")} - PARTS
+    assert {line["type"] for line in LINES} == {name for name in KINDS if not name.startswith("_")} - PARTS
     assert FORMAT == 1
-    read = [decode(line["wire"].encode(), getattr(records, line["type"])) for line in LINES]
+    read = [decode(line["wire"].encode(), KINDS[line["type"]]) for line in LINES]
     reasons = {r.reason for record in read if isinstance(record, RoundRecord) for r in record.rejected}
     assert reasons == set(get_args(RejectReason))
     assert {record.phase for record in read if isinstance(record, Beat)} <= set(get_args(LearnerPhase))

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from swarm.core.clients import client_id, draw, sampled
-from swarm.core.events import Trouble
+from swarm.core.events import Trouble, Waiting
 from swarm.core.records import Claim, Control, Manifest, RoundRecord
 from swarm.core.specs import FedAvg
 from swarm.exchange import Exchange
@@ -236,6 +236,45 @@ def test_a_stop_lets_clients_that_were_begun_finish_and_begins_no_more() -> None
         assert record.reason == "the run ends"
 
     virtually(scenario())
+
+
+def test_a_stop_waits_no_longer_than_a_lease_for_clients_that_were_begun() -> None:
+    async def scenario() -> None:
+        store, machines = MemoryStore(), Machines()
+        manifest = await new_run(store, federation(), rounds=10)
+        learner = ClientLearner(store, manifest, "a", machines, step_s=1000.0)
+        life, loop = asyncio.create_task(learner.live()), asyncio.get_running_loop()
+        await until(lambda: learner.trained)
+        asked_at_s = loop.time()
+        await Exchange(MemoryMailbox(store), manifest).control(Control(action="stop"))
+        exchange = Exchange(MemoryMailbox(store), manifest)
+        while await exchange.newest_round() < 0:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        assert LEASE_S <= loop.time() - asked_at_s < LEASE_S + 2
+        assert await life == "stopped"
+        assert learner.given_up == learner.trained
+
+    virtually(scenario())
+
+
+def test_a_stop_ends_a_run_whose_private_clients_have_not_come() -> None:
+    async def scenario() -> None:
+        store, machines = MemoryStore(), Machines()
+        manifest = await new_run(store, private(per_round=2), rounds=10)
+        learner = ClientLearner(store, manifest, "a", machines)
+        life = asyncio.create_task(learner.live())
+        await asyncio.sleep(10)
+        said = [event.reason for event in learner.events if isinstance(event, Waiting)]
+        assert said == ["waiting for 1 more learner"]
+        await Exchange(MemoryMailbox(store), manifest).control(Control(action="stop"))
+        assert await life == "stopped"
+
+    virtually(scenario())
+
+
+def test_a_client_of_one_step_has_a_first_and_a_last_loss() -> None:
+    _, tape = virtually(run_of("a", rounds=1, steps=1))
+    assert all(p.metrics == {"first_loss": 1.0, "last_loss": 1.0} for p in tape[0].participants)
 
 
 def test_a_pause_lets_the_round_finish_and_nothing_is_trained_until_it_is_resumed() -> None:

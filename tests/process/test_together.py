@@ -73,7 +73,7 @@ def test_two_learners_from_start_to_stop(swarm: Terminal, mailbox: str, tmp_path
     history = shown["history"]
     assert [r["round"] for r in history] == list(range(len(history)))  # type: ignore[attr-defined, arg-type]
     assert all(r["participants"] == ["mbp", "studio"] and r["train_loss"] > 0 for r in history)  # type: ignore[attr-defined]
-    assert "train in mlp-one: `swarm stop` it first" in swarm.run("rm", "mlp-one", "--yes", code=2).err[-1]
+    assert "in mlp-one: `swarm stop` it first" in swarm.run("rm", "mlp-one", "--yes", code=2).err[-1]
 
     watching = swarm.start("status", "mlp-one", "--watch")
     watching.until("val")

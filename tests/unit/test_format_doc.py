@@ -8,7 +8,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from swarm.core import lines, records
+from swarm.core import lines, ranks, records
 from swarm.core.keys import MARKER, RunKeys
 from swarm.core.records import FORMAT, LearnerPhase, RejectReason
 
@@ -16,7 +16,7 @@ PATH = Path(records.__file__).parents[1] / "FORMAT.md"
 TEXT = PATH.read_text(encoding="utf-8")
 KINDS = {
     name: value
-    for module in (lines, records)
+    for module in (lines, records, ranks)
     for name, value in vars(module).items()
     if isinstance(value, type) and issubclass(value, msgspec.Struct) and value.__module__ == module.__name__
 }
@@ -36,6 +36,7 @@ def test_an_example_is_decoded_and_shows_every_field(kind: str, example: str) ->
 
 def test_every_record_has_an_example() -> None:
     parts = {"DataRef", "TaskRef", "FileRef", "PayloadRef", "Participant", "Rejected"}  # shown within others
+    parts |= {"Address", "Link", "CheckpointAt", "Refusal", "Seat"}
     shown = [kind for kind, _ in EXAMPLES]
     assert sorted(shown) == sorted({kind for kind in KINDS if not kind.startswith("_")} - parts)
     assert all(f"### {kind}\n" in TEXT for kind in shown if kind != "Envelope")
@@ -63,6 +64,15 @@ def keys_of(run: RunKeys, v: dict[str, Any]) -> dict[str, str]:
         run.file_chunk(v["sha256"], v["n"]): "chunk",
         run.checkpoint(v["round"]): "Checkpoint",
         run.checkpoint_blob(v["round"], v["fragment"], v["sha256"]): "payload",
+        run.member(v["generation"], learner=v["learner"], incarnation=v["k"]): "Member",
+        run.probe(
+            v["generation"], learner=v["learner"], incarnation=v["k"], target=v["target"], target_incarnation=v["k2"]
+        ): "Probe",
+        run.lead_claim(v["generation"], v["n"]): "Claim",
+        run.rank_plan(v["generation"]): "Plan",
+        run.mark(v["generation"], "ready", learner=v["learner"], incarnation=v["k"]): "Ready",
+        run.mark(v["generation"], "started", learner=v["learner"], incarnation=v["k"]): "Started",
+        run.generation_end(v["generation"]): "GenerationEnd",
     }
 
 
@@ -70,7 +80,7 @@ def keys_of(run: RunKeys, v: dict[str, Any]) -> dict[str, str]:
 def test_the_tree_is_the_one_that_is_built(round: int) -> None:
     values: dict[str, Any] = {
         "run": "abcd1234", "fragment": 7, "sha256": "ab" * 32, "round": round, "shard": round // 100, "unit": "client-3",
-        "learner": "studio", "k": 12, "claim": 2, "n": 34,
+        "learner": "studio", "k": 12, "claim": 2, "n": 34, "generation": 5, "target": "mac", "k2": 3,
     }  # fmt: skip
     drawn = {
         re.sub(r"<(\w+)(?::(\w+))?>", lambda m: format(values[m[1]], m[2] or ""), key): re.split(r"\W", what.strip())[0]
@@ -80,7 +90,13 @@ def test_the_tree_is_the_one_that_is_built(round: int) -> None:
 
 
 def test_every_word_of_the_protocol_is_explained() -> None:
-    for word in (*get_args(LearnerPhase), *get_args(RejectReason), *(f"`{name}/`" for name in ("tmp", "trash"))):
+    for word in (
+        *get_args(LearnerPhase),
+        *get_args(RejectReason),
+        *get_args(ranks.Ending),
+        *get_args(ranks.Kind),
+        *(f"`{name}/`" for name in ("tmp", "trash")),
+    ):
         assert f"`{word.strip('`')}`" in TEXT, word
     assert f"# The mailbox, format {FORMAT}\n" in TEXT
     assert f"\n| {FORMAT} | " in TEXT

@@ -33,11 +33,17 @@ PARSERS: list[Callable[[str], object]] = [
     keys.parse_eval,
     keys.parse_manifest,
     keys.parse_file_chunk,
+    keys.parse_member,
+    keys.parse_probe,
+    keys.parse_lead_claim,
+    keys.parse_mark,
 ]
 
 
-@given(round=numbers(10), n=numbers(3), k=numbers(4), learner=ids, unit=ids, sha256=hashes)
-def test_builders_give_keys_that_their_parsers_invert(round: int, n: int, k: int, learner: str, unit: str, sha256: str) -> None:
+@given(round=numbers(10), n=numbers(3), k=numbers(4), g=numbers(6), learner=ids, unit=ids, sha256=hashes)
+def test_builders_give_keys_that_their_parsers_invert(
+    round: int, n: int, k: int, g: int, learner: str, unit: str, sha256: str
+) -> None:
     parsed: dict[str, tuple[Callable[[str], object], object]] = {
         RUN.manifest: (keys.parse_manifest, "abcd1234"),
         RUN.round(round): (keys.parse_round, round),
@@ -56,8 +62,18 @@ def test_builders_give_keys_that_their_parsers_invert(round: int, n: int, k: int
         RUN.snapshot_blob(round, learner, sha256): (keys.parse_snapshot, None),
         RUN.file_chunk(sha256, n): (keys.parse_file_chunk, (sha256, n)),
         RUN.file_hashes(sha256): (keys.parse_file_chunk, None),
+        RUN.member(g, learner=learner, incarnation=k): (keys.parse_member, (g, learner, k)),
+        RUN.probe(g, learner=learner, incarnation=k, target=unit, target_incarnation=n): (
+            keys.parse_probe,
+            (g, learner, k, unit, n),
+        ),
+        RUN.lead_claim(g, n): (keys.parse_lead_claim, (g, n)),
+        RUN.mark(g, "ready", learner=learner, incarnation=k): (keys.parse_mark, (g, learner, k)),
+        RUN.mark(g, "started", learner=learner, incarnation=k): (keys.parse_mark, (g, learner, k)),
+        RUN.rank_plan(g): (keys.parse_mark, None),
+        RUN.generation_end(g): (keys.parse_mark, None),
     }
-    assert len(parsed) == 14  # no two builders give one key
+    assert len(parsed) == 21  # no two builders give one key
     for key, (parse, expected) in parsed.items():
         assert check_key(key) == key
         assert parse(key) == expected
@@ -83,6 +99,8 @@ def test_builders_give_keys_that_their_parsers_invert(round: int, n: int, k: int
         (lambda n: RUN.beat("mac", 1, n), 10),
         (lambda n: RUN.beat("mac", n, 1), 4),
         (lambda n: RUN.file_chunk("0" * 64, n), 6),
+        (RUN.generation, 6),
+        (lambda n: RUN.lead_claim(1, n), 3),
     ],
 )
 def test_byte_order_is_numeric_order(build: Callable[[int], str], digits: int) -> None:
@@ -97,7 +115,7 @@ def test_byte_order_is_numeric_order(build: Callable[[int], str], digits: int) -
 
 @given(st.integers(max_value=-1))
 def test_a_negative_number_has_no_key(n: int) -> None:
-    for build in (RUN.round, RUN.shard, RUN.snapshots, RUN.claims, RUN.eval, RUN.control_record):
+    for build in (RUN.round, RUN.shard, RUN.snapshots, RUN.claims, RUN.eval, RUN.control_record, RUN.generation):
         with pytest.raises(InvalidKey, match=">= 0"):
             build(n)
     with pytest.raises(InvalidKey):
@@ -120,6 +138,10 @@ def test_no_id_of_a_peer_names_another_place(text: str) -> None:
         lambda: RUN.snapshot(1, unit=text, learner="mac", incarnation=1),
         lambda: RUN.snapshot(1, unit="mac", learner=text, incarnation=1),
         lambda: RUN.snapshot_blob(1, text, "0" * 64),
+        lambda: RUN.member(0, learner=text, incarnation=1),
+        lambda: RUN.mark(0, "ready", learner=text, incarnation=1),
+        lambda: RUN.probe(0, learner=text, incarnation=1, target="mac", target_incarnation=1),
+        lambda: RUN.probe(0, learner="mac", incarnation=1, target=text, target_incarnation=1),
     ):
         with pytest.raises(InvalidKey):
             build()

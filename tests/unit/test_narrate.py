@@ -32,7 +32,7 @@ from swarm.core.events import (
     Waiting,
     WorkerEvent,
 )
-from swarm.core.sentences import amount, sentence
+from swarm.core.sentences import amount, number, sentence
 
 CLOSED = RoundClosed(round=2, rounds=9, participants=("a", "b"), rejected=(), train_loss=0.5, closer="a")
 FETCHING = Transfer(file="a.txt", how="fetch", done_bytes=450_000, size_bytes=1_000_000, line=False)
@@ -118,6 +118,13 @@ def test_text_of_other_machines_cannot_paint_the_terminal() -> None:
 )  # fmt: skip
 def test_a_size_in_three_digits(size: int, words: str) -> None:
     assert amount(size) == words
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(None, "–"), (2.30259, "2.303"), (-999999.0, "-999999.000"), (1e308, "1.000e+308")]
+)
+def test_a_number_however_large_is_short(value: float | None, words: str) -> None:
+    assert number(value) == words
 
 
 def test_columns_are_aligned_and_bounded() -> None:

@@ -11,13 +11,31 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from swarm.core import records
+from swarm.core import ranks, records
 from swarm.core.errors import FormatMismatch, RecordError, SwarmError
 from swarm.core.fragments import Schedule
 from swarm.core.ids import WINDOWS_DEVICES
 from swarm.core.keys import RunKeys, check_key
 from swarm.core.lines import MAX_RECORD_BYTES, as_json, body_sha256, decode, encode
 from swarm.core.options import MAX_REAL
+from swarm.core.ranks import (
+    MAX_GENERATION,
+    MAX_RANKS,
+    Address,
+    Backend,
+    CheckpointAt,
+    Ending,
+    GenerationEnd,
+    Kind,
+    Link,
+    Member,
+    Plan,
+    Probe,
+    Ready,
+    Refusal,
+    Seat,
+    Started,
+)
 from swarm.core.records import (
     FORMAT,
     INIT,
@@ -179,7 +197,79 @@ def round_records(draw: st.DrawFn) -> RoundRecord:
     )
 
 
+generations = st.sampled_from([0, MAX_GENERATION]) | st.integers(0, MAX_GENERATION)
+ips = st.ip_addresses(v=4).map(str)
+ports = st.integers(1, 65535)
+reasons = st.text(st.characters(categories=["L", "N", "P"]), max_size=20)
+who: dict[str, st.SearchStrategy[Any]] = {"generation": generations, "learner": ids, "incarnation": counts}
+addresses = st.builds(
+    Address, address=ips, interface=names, kind=st.sampled_from(get_args(Kind)), probe_port=ports, speed_bytes_per_s=reals
+)
+links = st.builds(Link, address=ips, source=st.just("") | ips, rtt_s=reals, bytes_per_s=reals, error=reasons)
+by_address: dict[str, Any] = {"max_size": 2, "unique_by": lambda each: each.address}
+
+
+@st.composite
+def rank_plans(draw: st.DrawFn) -> Plan:
+    backend = draw(st.sampled_from(get_args(Backend)))
+    learners = draw(st.lists(ids, min_size=1, max_size=3, unique=True))
+    rdma = tuple("rdma_en1" for _ in learners) if backend == "jaccl" else ()
+    places = draw(st.lists(st.tuples(ips, ports), min_size=len(learners), max_size=len(learners), unique=True))
+    generation = draw(generations)
+    return Plan(
+        generation=generation,
+        leader=draw(ids),
+        seats=tuple(
+            Seat(
+                learner=learner,
+                incarnation=draw(counts),
+                address=place[0],
+                port=place[1],
+                share=draw(st.integers(1, MAX_COUNT)),
+                rdma=rdma,
+            )
+            for learner, place in zip(learners, places, strict=True)
+        ),
+        backend=backend,
+        seed=draw(st.integers(0, MAX_SEED)),
+        start=draw(st.none() | checkpoints_at(generation - 1)) if generation else None,
+        start_s=draw(reals),
+        refused=tuple(draw(st.lists(st.builds(Refusal, learner=ids, subject=names, reason=reasons), max_size=2))),
+    )
+
+
+def checkpoints_at(newest: int) -> st.SearchStrategy[CheckpointAt]:
+    return st.builds(CheckpointAt, generation=st.integers(0, newest), step=counts)
+
+
 RECORDS: dict[type[msgspec.Struct], st.SearchStrategy[Any]] = {
+    Member: st.builds(
+        Member,
+        **who,
+        machine_name=names,
+        addresses=st.lists(addresses, **by_address).map(tuple),
+        ports=st.sets(ports, max_size=3).map(tuple),
+        nonce=st.text("0123456789abcdef", min_size=16, max_size=64),
+        memory_bytes=counts,
+        versions=st.dictionaries(names, reasons, max_size=2),
+        hashes=st.dictionaries(names, hashes, max_size=2),
+        backends=st.sets(st.sampled_from(get_args(Backend))).map(sorted).map(tuple),
+        tokens_per_s=reals,
+    ),
+    Probe: st.builds(Probe, **who, target=ids, target_incarnation=counts, links=st.lists(links, **by_address).map(tuple)),
+    Plan: rank_plans(),
+    Ready: st.builds(Ready, **who, refusal=reasons),
+    Started: st.builds(Started, **who, pid=counts),
+    GenerationEnd: generations.flatmap(
+        lambda generation: st.builds(
+            GenerationEnd,
+            generation=st.just(generation),
+            ending=st.sampled_from(get_args(Ending)),
+            by=ids,
+            reason=reasons,
+            checkpoint=st.none() | checkpoints_at(generation),
+        )
+    ),
     Marker: st.builds(Marker, id=names),
     Manifest: manifests(),
     LearnerRecord: st.builds(
@@ -251,7 +341,7 @@ RECORDS: dict[type[msgspec.Struct], st.SearchStrategy[Any]] = {
         st.builds(Control, action=st.just("drop"), by=texts, learner=ids, incarnation=counts),
     ),
 }
-PARTS = {DataRef, FileRef, TaskRef, PayloadRef, Participant, Rejected}
+PARTS = {DataRef, FileRef, TaskRef, PayloadRef, Participant, Rejected, Address, Link, CheckpointAt, Refusal, Seat}
 every_record = st.one_of(*RECORDS.values())
 every_type = st.sampled_from(sorted(RECORDS, key=lambda kind: kind.__name__))
 
@@ -265,10 +355,12 @@ def wire(body: str | bytes) -> bytes:
 def test_every_record_type_is_tested() -> None:
     public = {
         value
-        for name, value in vars(records).items()
+        for module in (records, ranks)
+        for name, value in vars(module).items()
         if isinstance(value, type) and issubclass(value, msgspec.Struct) and not name.startswith("_")
+        if value.__module__ == module.__name__
     }
-    assert {kind for kind in public if kind.__module__ == records.__name__} == set(RECORDS) | PARTS
+    assert public == set(RECORDS) | PARTS
 
 
 @given(every_record, texts)
@@ -394,6 +486,19 @@ def check_that_it_can_be_used(record: msgspec.Struct) -> None:
             assert sum(tensor.size_bytes for tensor in record.tensors) >= 0
         case Beat():
             assert 0 <= record.tokens_per_s < math.inf
+        case Member():
+            check_key(keys.member(record.generation, learner=record.learner, incarnation=record.incarnation))
+        case Probe():
+            who = {"learner": record.learner, "incarnation": record.incarnation}
+            check_key(keys.probe(record.generation, **who, target=record.target, target_incarnation=record.target_incarnation))
+        case Ready() | Started():
+            check_key(keys.mark(record.generation, "ready", learner=record.learner, incarnation=record.incarnation))
+        case Plan():
+            check_key(keys.rank_plan(record.generation))
+            assert all(record.rank(seat.learner, seat.incarnation) == rank for rank, seat in enumerate(record.seats))
+            assert sum(seat.share for seat in record.seats) >= len(record.seats)
+        case GenerationEnd():
+            check_key(keys.generation_end(record.generation))
 
 
 @given(every_record, st.dictionaries(texts.map("x-{}".format), json_values.filter(lambda v: v == v), max_size=3))
@@ -452,7 +557,26 @@ LEARNER = {
     "learner": "mac", "incarnation": 1, "machine": "m", "machine_name": "n", "boot": "b", "pid": 1, "process": "p",
     "version": "1",
 }  # fmt: skip
+ADDRESS = {"address": "10.0.0.5", "interface": "en0", "kind": "ethernet", "probe_port": 21000}
+WHO = {"generation": 4, "learner": "mac", "incarnation": 1}
+MEMBER = WHO | {
+    "machine_name": "Mac", "addresses": [ADDRESS], "ports": [21001], "nonce": "0123456789abcdef", "memory_bytes": 9,
+    "versions": {"mlx": "0.32.0"}, "hashes": {"train.jsonl": HEX},
+}  # fmt: skip
+LINK = {"address": "10.0.0.6", "source": "10.0.0.5"}
+SEAT = {"learner": "mac", "incarnation": 1, "address": "10.0.0.5", "port": 21001}
+PLAN = {
+    "generation": 4, "leader": "mac", "seats": [SEAT, SEAT | {"learner": "studio", "address": "10.0.0.6"}],
+    "backend": "ring", "seed": 0, "start": {"generation": 3, "step": 5},
+    "refused": [{"learner": "air", "subject": "mlx", "reason": "has no mlx"}],
+}  # fmt: skip
 HONEST: dict[type[msgspec.Struct], dict[str, Any]] = {
+    Member: MEMBER,
+    Probe: WHO | {"target": "studio", "target_incarnation": 2, "links": [LINK]},
+    Plan: PLAN,
+    Ready: WHO,
+    Started: WHO | {"pid": 5},
+    GenerationEnd: {"generation": 4, "ending": "lost", "by": "mac", "checkpoint": {"generation": 4, "step": 5}},
     Snapshot: SNAPSHOT,
     RoundRecord: ROUND,
     Manifest: MANIFEST,
@@ -486,6 +610,10 @@ NO_ROUND = [-1, MAX_ROUND + 1, 10**400, 1.5, True, "1", None]
 NO_COUNT = [-1, MAX_COUNT + 1, 10**400, 0.5, True, "1", None]
 NO_REAL = [-1, -1e-300, MAX_REAL * 10, 10**400, "1", True, None]
 NO_LOSS = ["1", True, 10**400, []]
+NO_GENERATION = [*NO_COUNT, MAX_GENERATION + 1]
+NO_ADDRESS = ["", "10.0.0", "10.0.0.256", "010.0.0.1", "fe80::1", "mac.local", "10.0.0.5:80", "10.0.0.5 ", None, 5]
+NO_PORT = [0, 65536, -1, 1.5, True, "21000", None]
+NO_REASON = ["x" * 201, "a\nb", "\x1b[31m", None, 5]
 
 
 def bad_values() -> list[tuple[type[msgspec.Struct], str, Any]]:
@@ -548,6 +676,46 @@ def bad_values() -> list[tuple[type[msgspec.Struct], str, Any]]:
             ["algorithm"],
         ),
         ([{"method": "diloco", "sync_every": 2, "fragments": 3}], Manifest, ["algorithm"]),
+        *((NO_GENERATION, kind, ["generation"]) for kind in (Member, Probe, Plan, Ready, Started, GenerationEnd)),
+        *((NO_ID, kind, ["learner"]) for kind in (Member, Probe, Ready, Started)),
+        *((NO_COUNT, kind, ["incarnation"]) for kind in (Member, Probe, Ready, Started)),
+        (NO_ID, Probe, ["target"]),
+        (NO_ID, Plan, ["leader", "seats.0.learner", "refused.0.learner"]),
+        (NO_ID, GenerationEnd, ["by"]),
+        (NO_COUNT, Member, ["memory_bytes"]),
+        (NO_COUNT, Probe, ["target_incarnation"]),
+        (NO_COUNT, Plan, ["seats.0.incarnation", "start.step"]),
+        (NO_COUNT, Started, ["pid"]),
+        (NO_ADDRESS, Member, ["addresses.0.address"]),
+        (NO_ADDRESS, Probe, ["links.0.address"]),
+        (NO_ADDRESS[1:], Probe, ["links.0.source"]),
+        (NO_ADDRESS, Plan, ["seats.0.address"]),
+        (NO_PORT, Member, ["addresses.0.probe_port", "ports.0"]),
+        (NO_PORT, Plan, ["seats.0.port"]),
+        ([*NO_COUNT, 0], Plan, ["seats.0.share"]),
+        (NO_REAL, Plan, ["start_s"]),
+        (NO_REAL, Member, ["tokens_per_s", "addresses.0.speed_bytes_per_s"]),
+        (NO_REAL, Probe, ["links.0.rtt_s", "links.0.bytes_per_s"]),
+        (NO_REASON, Ready, ["refusal"]),
+        (NO_REASON, GenerationEnd, ["reason"]),
+        (NO_REASON, Plan, ["refused.0.reason"]),
+        (NO_REASON, Probe, ["links.0.error"]),
+        ([[ADDRESS, ADDRESS], [ADDRESS] * 65, None], Member, ["addresses"]),
+        ([[21001, 21001], list(range(1, 70))], Member, ["ports"]),
+        (["", "short", "x" * 65, "0123456789abcde\n", "é" * 20, None], Member, ["nonce"]),
+        ([{"": "1"}, {"a": None}, {"a\nb": "1"}, {str(n): "1" for n in range(21)}], Member, ["versions"]),
+        ([{"a": "x"}, {"a": HEX.upper()}, {"": HEX}, {str(n): HEX for n in range(1001)}], Member, ["hashes"]),
+        ([["smoke"], None], Member, ["backends"]),
+        (["serial", "", None], Member, ["addresses.0.kind"]),
+        ([[LINK, LINK]], Probe, ["links"]),
+        ([[], [SEAT, SEAT], [SEAT, SEAT | {"learner": "studio"}], [SEAT, SEAT | {"port": 1}], None], Plan, ["seats"]),
+        ([[SEAT | {"learner": f"l{n}", "port": n + 1} for n in range(MAX_RANKS + 1)]], Plan, ["seats"]),
+        ([["rdma_en1", ""]], Plan, ["seats.0.rdma"]),
+        (["jaccl", "smoke", None], Plan, ["backend"]),
+        ([-1, 2**63, None], Plan, ["seed"]),
+        ([{"generation": 4, "step": 5}, {"generation": 3}, 5], Plan, ["start"]),
+        (["explosion", None], GenerationEnd, ["ending"]),
+        ([{"generation": 5, "step": 5}], GenerationEnd, ["checkpoint"]),
     ]
     for values, kind, places in fields:
         found += [(kind, place, value) for place in places for value in values]

@@ -1,0 +1,1 @@
+"""What this machine's network is: its interfaces and addresses, its ports."""

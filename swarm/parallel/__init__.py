@@ -1,0 +1,1 @@
+"""MLX-LM data-parallel fine-tuning: every step is synchronised by `mlx.distributed`."""
