@@ -579,7 +579,7 @@ def test_what_is_chosen_to_be_attached(text: Path, tmp_path: Path, monkeypatch: 
         assert file.ref == ref
     assert chosen(text, data, wanted=False, emit=events.append) is None
     assert events == []
-    for other in ((), data * 2, (msgspec.structs.replace(data[0], size_bytes=1),)):
+    for other in ((), (msgspec.structs.replace(data[0], size_bytes=1),)):
         with pytest.raises(FileChanged):
             chosen(text, other, wanted=None, emit=events.append)
 
@@ -595,6 +595,10 @@ def test_what_is_chosen_to_be_attached(text: Path, tmp_path: Path, monkeypatch: 
     for path in (text, tmp_path / "missing.txt"):
         with pytest.raises(UsageError, match=path.name):
             chosen(path, data, wanted=True, emit=events.append)
+    with pytest.raises(UsageError, match="data of 2 files"):
+        chosen(text, data * 2, wanted=True, emit=events.append)
+    assert chosen(text, data * 2, wanted=None, emit=events.append) is None
+    assert len(events) == 3
 
 
 async def test_only_what_the_task_trains_on_is_fetched_for_it(text: Path) -> None:
