@@ -49,6 +49,7 @@ def test_the_demo_of_a_moment(swarm: Terminal, state_dir: Path) -> None:
     nothing_is_left(command, state_dir)
 
 
+@pytest.mark.slow
 def test_the_demo_teaches_a_language_model_which_then_writes(swarm: Terminal, tmp_path: Path) -> None:
     command = swarm.run("demo", "--json", "--keep")
     folder = folder_of(command)

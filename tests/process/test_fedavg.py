@@ -214,6 +214,7 @@ def test_torch_and_mlx_train_the_clients_of_one_run(swarm: Terminal) -> None:
     assert losses == sorted(losses, reverse=True), losses
 
 
+@pytest.mark.slow
 def test_other_threads_than_the_runs_are_told(swarm: Terminal) -> None:
     made(swarm, "seeded", *SEEDS, framework="mlx")
     command = join(swarm, "seeded", "a", "--threads", "2", framework="torch")
@@ -234,6 +235,7 @@ def claimed(mailbox: str, learner: str) -> bool:
     return any(f'"learner":"{learner}"' in path.read_text() for path in claims)
 
 
+@pytest.mark.slow
 def test_training_longer_than_a_lease_loses_nothing(swarm: Terminal, mailbox: str) -> None:
     made(swarm, "long", *LONG, "--lease-s", "1", framework="mlx", rounds=1)
     there = [join(swarm, "long", learner) for learner in ("a", "b")]
@@ -248,6 +250,7 @@ def test_training_longer_than_a_lease_loses_nothing(swarm: Terminal, mailbox: st
     assert sorted(path.parent.name for path in Path(mailbox, "runs").glob("*/clients/*/*/*/record.json")) == ["000", "000"]
 
 
+@pytest.mark.slow
 def test_a_client_of_a_learner_that_was_stopped_is_taken_over(swarm: Terminal, mailbox: str) -> None:
     """It wakes up while another one trains its client: one of the two counts, and neither fails."""
     made(swarm, "stopped", *SEEDS, *LONG, framework="mlx", rounds=1)
@@ -277,7 +280,8 @@ def own_data(folder: Path, name: str, count: int, *, labels: range = range(10)) 
     return file
 
 
-@pytest.mark.parametrize("needed", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("needed", [1, 2])
 def test_a_deadline_closes_a_round_without_stragglers(swarm: Terminal, tmp_path: Path, needed: int) -> None:
     """The straggler is a private client, which nobody else can train, and whose lease is long."""
     argv = ("--clients", "private", "--per-round", "2", "--deadline-s", "3", "--min-clients", str(needed), "--lease-s", "100")
@@ -337,6 +341,7 @@ def test_nothing_of_private_data_is_in_the_mailbox(swarm: Terminal, mailbox: str
 # Steering
 
 
+@pytest.mark.slow
 def test_a_run_is_paused_extended_and_stopped(swarm: Terminal) -> None:
     first = begin(swarm, "one", rounds=1000)
     first.until("made run")
@@ -366,6 +371,7 @@ def test_a_run_is_paused_extended_and_stopped(swarm: Terminal) -> None:
     assert len(rounds[-1]["clients"]) == 3 or rounds[-1]["reason"] == "the run ends"
 
 
+@pytest.mark.slow
 def test_a_run_that_is_done_goes_on_when_it_is_extended(swarm: Terminal) -> None:
     ended(begin(swarm, "one", rounds=2))
     assert "join one" in swarm.run("extend", "one", "--by", "2").err[-1]
