@@ -33,6 +33,10 @@ SwarmError
 │   ├── TaskUnknown             the manifest names a task that is not installed here
 │   ├── DataMissing             the task's data is not here; says which file to pass
 │   └── StateMismatch           a saved inner state of another task, framework, optimizer or model: begin a new one
+├── RankError                   a data-parallel rank that cannot go on with its generation
+│   ├── GroupBroken             a collective failed, or took too long: another rank is gone; begin a new generation
+│   ├── ReplicasDiffer          ranks that hold different data, options, versions or weights; says which
+│   └── LossNotFinite           a step whose loss or gradient is not finite: stop; says the step and the rows
 ├── CheckpointUnsaved           a local checkpoint that could not be saved: train on, the one before is kept
 ├── FileError
 │   ├── FileRefused             no plain data file: by its name or its content it could be executed
@@ -209,6 +213,32 @@ class DataMissing(TaskError):
 
 class StateMismatch(TaskError):
     pass
+
+
+class RankError(SwarmError):
+    pass
+
+
+class GroupBroken(RankError):
+    exit_code = 75  # EX_TEMPFAIL: to be tried again, in a new generation
+
+
+class ReplicasDiffer(RankError):
+    """`what`: a plural with its article. `ranks`: those that differ from rank 0."""
+
+    def __init__(self, what: str, ranks: Iterable[int]) -> None:
+        self.what, self.ranks = what, tuple(ranks)
+        names = ", ".join(map(str, self.ranks))
+        super().__init__(f"{what} of rank {names} are not those of rank 0")
+
+
+class LossNotFinite(RankError):
+    """`step`: of the optimizer, from 0; `rows`: lines of train.jsonl, from 1; the whole step's if no row can be told."""
+
+    def __init__(self, what: str, *, step: int, rows: Iterable[int]) -> None:
+        self.step, self.rows = step, tuple(rows)
+        shown = ", ".join(map(str, self.rows[:10])) + (f" and {len(self.rows) - 10} more" if len(self.rows) > 10 else "")
+        super().__init__(f"the {what} of step {step} is not finite, from line {shown} of train.jsonl")
 
 
 class CheckpointUnsaved(SwarmError):

@@ -33,7 +33,7 @@ def options(spec: type[msgspec.Struct]) -> Iterator[Option]:
     allowed = _allowed(spec)
     for field in msgspec.structs.fields(spec):
         kinds, metas = allowed[field.name]
-        if any(typing.get_origin(kind) is dict for kind in kinds):
+        if any(typing.get_origin(kind) is dict or _is_struct(kind) for kind in kinds):
             continue
         choices = _choices(kinds)
         lows = [m.ge if m.ge is not None else m.gt for m in metas if m.ge is not None or m.gt is not None]
@@ -101,6 +101,10 @@ def _unwrap(hint: Any) -> tuple[tuple[Any, ...], tuple[Meta, ...]]:
         parts = [_unwrap(part) for part in typing.get_args(hint)]
         return tuple(k for kinds, _ in parts for k in kinds), tuple(m for _, metas in parts for m in metas)
     return (hint,), ()
+
+
+def _is_struct(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 
 
 def _choices(kinds: Iterable[Any]) -> tuple[Any, ...]:

@@ -50,11 +50,13 @@ def test_every_line_says_what_it_is_for() -> None:
             assert len(line.split(name, 1)[1].strip()) > 8, line
 
 
-@pytest.mark.parametrize(("name", "code"), [("UsageError", 2), ("NothingToJoin", 3), ("DeviceUnavailable", 2)])
+@pytest.mark.parametrize(
+    ("name", "code"), [("UsageError", 2), ("NothingToJoin", 3), ("DeviceUnavailable", 2), ("GroupBroken", 75)]
+)
 def test_exit_codes_that_are_not_1(name: str, code: int) -> None:
     assert getattr(errors, name).exit_code == code
     others = [value for other in existing() if (value := getattr(errors, other)).exit_code != 1]
-    assert len(others) == 3
+    assert len(others) == 4
 
 
 def test_what_is_a_value_error_too() -> None:

@@ -1,0 +1,134 @@
+"""All that a job goes on from: trainables, optimizer state and step. Data position, schedule and dropout follow from the step.
+
+`<folder>/<generation:06d>/<step:010d>.safetensors`, one file that appears whole or not at all. Rank 0 writes; all ranks hold the
+same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+import msgspec
+from mlx.utils import tree_flatten, tree_map_with_path
+
+from swarm.core.errors import CheckpointUnsaved, SchemaMismatch, StateMismatch
+from swarm.core.finetune import FineTune
+from swarm.parallel.files import written
+from swarm.parallel.group import schema
+from swarm.parallel.model import take_up, trainables
+
+FORMAT = 1
+KEPT = 2
+WEIGHTS, STATE = "trainable.", "optimizer."
+FREE = ("iters", "val_batches", "steps_per_report", "steps_per_eval", "save_every", "test", "test_batches", "grad_checkpoint")
+"""Options that may differ from those a checkpoint was made with: they change no step that it holds."""
+FREE_TOO = ("clear_cache_threshold", "world_size_min", "world_size_max", "attach_model")
+
+
+class Position(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a job stands."""
+
+    format: int = FORMAT
+    step: int = 0  # optimizer steps done
+    trained_tokens: int = 0
+    job: str = ""  # of which options, see `fingerprint`
+    generation: int = 0
+    size: int = 1
+
+
+class Checkpoint(NamedTuple):
+    path: Path
+    position: Position
+    weights: dict[str, mx.array]
+    state: dict[str, mx.array]
+
+
+def fingerprint(spec: FineTune) -> str:
+    """SHA-256 over the options that decide what a step does."""
+    plain = msgspec.to_builtins(spec)
+    kept = {name: value for name, value in plain.items() if name not in (*FREE, *FREE_TOO)}
+    return hashlib.sha256(msgspec.json.encode(kept, order="sorted")).hexdigest()
+
+
+def save(folder: Path, model: Any, optimizer: Any, position: Position) -> Path:
+    """Write a checkpoint, and remove all but the newest two of this generation; once there are two, those of earlier ones too.
+    Raises CheckpointUnsaved; those that were there are kept."""
+    path = folder / f"{position.generation:06d}" / f"{position.step:010d}.safetensors"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointUnsaved(f"{path.parent}: {error.strerror}") from error
+    arrays = {WEIGHTS + name: value for name, value in trainables(model).items()}
+    arrays |= {STATE + name: value for name, value in tree_flatten(optimizer.state)}
+    text = msgspec.json.encode(position).decode()
+    written(path, lambda staged: mx.save_safetensors(str(staged), arrays, metadata={"swarm": text}))
+    _tidy(folder, position.generation)
+    return path
+
+
+def load(path: Path) -> Checkpoint:
+    """Raises StateMismatch."""
+    try:
+        arrays, metadata = mx.load(str(path), return_metadata=True)
+        mx.eval(arrays)
+        position = msgspec.json.decode(metadata["swarm"], type=Position)
+    except (RuntimeError, ValueError, KeyError, OSError, msgspec.MsgspecError) as error:
+        raise StateMismatch(f"{path}: no checkpoint: {' '.join(str(error).split()):.200}") from error
+    if position.format != FORMAT:
+        raise StateMismatch(f"{path} has format {position.format}, this swarm reads format {FORMAT}")
+    parts: tuple[dict[str, mx.array], dict[str, mx.array]] = ({}, {})
+    for name, value in arrays.items():
+        if name.startswith(WEIGHTS):
+            parts[0][name.removeprefix(WEIGHTS)] = value
+        elif name.startswith(STATE):
+            parts[1][name.removeprefix(STATE)] = value
+    return Checkpoint(path, position, *parts)
+
+
+def restore(checkpoint: Checkpoint, model: Any, optimizer: Any, spec: FineTune) -> None:
+    """Go on from a checkpoint. Raises StateMismatch if it is of another job."""
+    if checkpoint.position.job != fingerprint(spec):
+        raise StateMismatch(f"{checkpoint.path} was made with other options than these")
+    state = dict(tree_flatten(optimizer.state))
+    if schema(state.items()) != schema(checkpoint.state.items()):
+        raise StateMismatch(f"{checkpoint.path} holds the state of another optimizer or of other layers")
+    try:
+        take_up(model, checkpoint.weights, whence=str(checkpoint.path))
+    except SchemaMismatch as error:
+        raise StateMismatch(str(error)) from error
+    put_state(optimizer, model, checkpoint.state)
+
+
+def put_state(optimizer: Any, model: Any, state: dict[str, mx.array]) -> None:
+    """Replace each value of an optimizer's state, which is complete, by the one of the same name."""
+    # Not tree_unflatten: layers without trainables would be missing at the end of its lists.
+    optimizer.state = tree_map_with_path(lambda name, _: state[name], optimizer.state)
+    optimizer.init(model.trainable_parameters())  # finds nothing missing, and says so to the optimizer
+    mx.eval(optimizer.state)
+
+
+def found(folder: Path) -> list[Path]:
+    """Checkpoints, oldest first."""
+    return sorted(
+        path
+        for path in folder.glob("*/*.safetensors")
+        if re.fullmatch(r"\d{6}/\d{10}\.safetensors", f"{path.parent.name}/{path.name}")
+    )
+
+
+def _tidy(folder: Path, generation: int) -> None:
+    name = f"{generation:06d}"
+    own = [path for path in found(folder) if path.parent.name == name]
+    # An earlier generation's are what this one began with, and what the next begins with if this one fails soon.
+    old = [path for path in found(folder) if path.parent.name < name] if len(own) >= KEPT else []
+    for path in (*own[:-KEPT], *old):
+        with contextlib.suppress(OSError):
+            path.unlink()
+    for path in {path.parent for path in old}:
+        with contextlib.suppress(OSError):
+            path.rmdir()  # refuses if something is in it

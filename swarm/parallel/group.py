@@ -1,0 +1,141 @@
+"""What ranks do together: everything is a sum over all of them, and each sum is known when the call returns."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import mlx.core as mx
+import numpy as np
+
+from swarm.core.errors import GroupBroken, ReplicasDiffer
+
+CHUNK_BYTES = 64 << 20  # of a broadcast
+LOW = 4096  # fp32 holds counts exactly up to 2²⁴ only: they travel in two parts
+
+
+class Group(Protocol):
+    """The ranks of one generation."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    def all_sum(self, array: mx.array) -> mx.array:
+        """The sum over all ranks, evaluated; the same bits on each. Raises GroupBroken: this group must not be used again, since
+        the next collective may hang."""
+
+
+class Alone:
+    """One machine."""
+
+    rank, size = 0, 1
+
+    def all_sum(self, array: mx.array) -> mx.array:
+        mx.eval(array)
+        return array
+
+
+class Ring:
+    """The ranks of `mx.distributed`, with any of its backends."""
+
+    def __init__(self, group: Any, *, on_cpu: bool = True) -> None:
+        """`on_cpu`: all backends but NCCL; Metal's all-reduce throws."""
+        self.rank, self.size = int(group.rank()), int(group.size())
+        self._group = group
+        self._stream = {"stream": mx.cpu} if on_cpu else {}
+
+    def all_sum(self, array: mx.array) -> mx.array:
+        mx.eval(array)  # what goes wrong here is not the group's fault
+        try:
+            total = mx.distributed.all_sum(array, group=self._group, **self._stream)
+            mx.eval(total)
+        except RuntimeError as error:
+            raise GroupBroken(f"rank {self.rank} lost the others: {error}") from error
+        return total
+
+
+def initialised(backend: str, *, rank: int, size: int) -> Group:
+    """The group that the environment describes: for ring, MLX_RANK and MLX_HOSTFILE. Blocks until all ranks are there. Raises
+    GroupBroken if they do not come together, or are others than expected."""
+    if size == 1:
+        return Alone()
+    try:
+        group = mx.distributed.init(strict=True, backend=backend)
+    except (RuntimeError, ValueError) as error:
+        raise GroupBroken(f"rank {rank} found no {backend} group: {' '.join(str(error).split()):.200}") from error
+    if (group.rank(), group.size()) != (rank, size):
+        raise GroupBroken(f"the {backend} group says rank {group.rank()} of {group.size()}, the plan says {rank} of {size}")
+    return Ring(group, on_cpu=backend != "nccl")
+
+
+def split_count(count: int) -> tuple[float, float]:
+    """A count as two numbers whose sums over ranks fp32 holds exactly."""
+    return float(count % LOW), float(count // LOW)
+
+
+def joined_count(low: float, high: float) -> int:
+    return round(low) + LOW * round(high)
+
+
+def sums(group: Group, *, loss: float, tokens: int) -> tuple[float, int]:
+    """(loss, tokens), each summed over all ranks."""
+    total = group.all_sum(mx.array([loss, *split_count(tokens)], mx.float32))
+    value, low, high = total.tolist()
+    return value, joined_count(low, high)
+
+
+def agree(group: Group, digests: Mapping[str, bytes]) -> None:
+    """See that every rank holds what rank 0 holds. `digests`: SHA-256 by what it is of. Raises ReplicasDiffer, on every rank, with
+    the first that differs."""
+    table = np.zeros((group.size, len(digests), 32), np.uint8)
+    table[group.rank] = np.frombuffer(b"".join(digests.values()), np.uint8).reshape(len(digests), 32)
+    everybody = np.asarray(group.all_sum(mx.array(table)))
+    for k, what in enumerate(digests):
+        other = [rank for rank in range(group.size) if bytes(everybody[rank, k]) != bytes(everybody[0, k])]
+        if other:
+            raise ReplicasDiffer(what, other)
+
+
+def broadcast(group: Group, arrays: Sequence[mx.array]) -> list[mx.array]:
+    """Rank 0's arrays, bit for bit. The others pass arrays of the same shapes and dtypes. It is a sum in which the others are zero,
+    byte by byte: so nothing is rounded, and −0 stays −0."""
+    if group.size == 1:
+        return list(arrays)
+    found: list[mx.array] = []
+    for chunk in _chunks(arrays):
+        raw = mx.concatenate([array.reshape(-1).view(mx.uint8) for array in chunk])
+        raw = group.all_sum(raw if group.rank == 0 else mx.zeros_like(raw))
+        start = 0
+        for array in chunk:
+            found.append(raw[start : start + array.nbytes].view(array.dtype).reshape(array.shape))
+            start += array.nbytes
+        mx.eval(found)
+    return found
+
+
+def _chunks(arrays: Iterable[mx.array]) -> Iterable[list[mx.array]]:
+    chunk: list[mx.array] = []
+    for array in arrays:
+        if chunk and sum(each.nbytes for each in chunk) + array.nbytes > CHUNK_BYTES:
+            yield chunk
+            chunk = []
+        chunk.append(array)
+    if chunk:
+        yield chunk
+
+
+def digest(named: Iterable[tuple[str, mx.array]]) -> bytes:
+    """SHA-256 over names, dtypes, shapes and bytes, in the order of names."""
+    found = hashlib.sha256()
+    for name, array in sorted(named, key=lambda each: each[0]):
+        found.update(f"{name} {array.dtype} {list(array.shape)}\n".encode())
+        found.update(np.asarray(array.reshape(-1).view(mx.uint8)).data)
+    return found.digest()
+
+
+def schema(named: Iterable[tuple[str, mx.array]]) -> bytes:
+    """SHA-256 over names, dtypes and shapes."""
+    lines = sorted(f"{name} {array.dtype} {list(array.shape)}\n" for name, array in named)
+    return hashlib.sha256("".join(lines).encode()).digest()

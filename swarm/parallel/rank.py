@@ -1,0 +1,116 @@
+"""A rank as a process: `python -m swarm.parallel.rank JSON`, with the plan as JSON (core/rankjob.py) or `-` for a line on standard
+input. Events go to standard output, everything else to standard error.
+
+Exit codes: 0 done; 75 the group is broken, and a new generation can go on; 2 something that a person gave is wrong; 1 else.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from typing import BinaryIO, NoReturn
+
+from swarm.core.errors import INTERRUPTED, GroupBroken, SwarmError, UsageError
+from swarm.core.rankjob import Phase, RankEnded, RankEvent, RankPlan, RankStepped, Ready, Saved, decode_plan, encode_event
+from swarm.host.crash import note_crash
+from swarm.parallel.watchdog import Watchdog
+
+
+class Voice:
+    """Standard output, for events alone: whatever a library prints goes to standard error."""
+
+    def __init__(self) -> None:
+        self._out: BinaryIO = os.fdopen(os.dup(1), "wb", buffering=0)
+        self._lock = threading.Lock()
+        self._silent = False
+        self._step = 0
+        self.saved: str | None = None
+        """The last good checkpoint."""
+
+    def claim(self) -> None:
+        os.dup2(2, 1)
+
+    def tell(self, event: RankEvent) -> None:
+        with self._lock:
+            if self._silent:
+                return
+            match event:
+                case Ready() | RankStepped():
+                    self._step = event.step
+                case Saved():
+                    self.saved = event.checkpoint
+                case _:
+                    pass
+            try:
+                self._out.write(encode_event(event))
+            except OSError:  # nobody reads any more
+                os._exit(GroupBroken.exit_code)
+
+    def last(self, reason: str, *, error: str = "", again: bool = False) -> None:
+        self.tell(RankEnded(reason=reason, step=self._step, checkpoint=self.saved, error=error, again=again))
+        self._silent = True
+
+
+def main(argv: list[str]) -> NoReturn:
+    voice = Voice()
+    voice.claim()
+    try:
+        if len(argv) != 1:
+            raise UsageError("usage: python -m swarm.parallel.rank JSON")
+        plan = decode_plan(sys.stdin.readline() if argv[0] == "-" else argv[0])
+        voice.saved = plan.start
+        _run(plan, voice)
+        voice.last("done")
+        code = 0
+    except KeyboardInterrupt:
+        voice.last("interrupted")
+        code = INTERRUPTED
+    except SwarmError as error:
+        print(error, file=sys.stderr)
+        voice.last(str(error), error=type(error).__name__, again=isinstance(error, GroupBroken))
+        code = error.exit_code
+    except Exception as error:
+        where = note_crash()
+        voice.last(f"{type(error).__name__}: {' '.join(str(error).split()):.300}; {where}", error=type(error).__name__)
+        code = 1
+    sys.stderr.flush()
+    os._exit(code)  # a broken group's destructors may hang
+
+
+def _run(plan: RankPlan, voice: Voice) -> None:
+    watchdog = Watchdog(lambda words: voice.last(words, error="GroupBroken", again=True))
+    watchdog.start()
+    if plan.leash:
+        watchdog.leash()
+    os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true"}  # before Hugging Face's libraries read them
+    voice.tell(Phase(what="meeting"))
+    watchdog.expect("meeting the other ranks", plan.meet_s)
+    try:
+        from swarm.parallel.group import initialised
+    except ImportError as error:
+        raise UsageError(f"MLX-LM is not installed here (pip install 'homeswarm[mlx-lm]'): {error}") from error
+    group = initialised(plan.backend, rank=plan.rank, size=plan.size)
+    watchdog.expect("preparing, or waiting for the other ranks to be prepared", plan.prepare_s)
+    try:
+        from swarm.parallel.train import prepared
+    except ImportError as error:
+        raise UsageError(f"MLX-LM is not installed here (pip install 'homeswarm[mlx-lm]'): {error}") from error
+    stepping = False
+
+    def tell(event: RankEvent) -> None:
+        nonlocal stepping
+        watchdog.sign()
+        if isinstance(event, RankStepped) and not stepping:
+            stepping = True
+            watchdog.expect("a step, or waiting for the other ranks in it", plan.silence_s, grows=True)
+        voice.tell(event)
+
+    trainer = prepared(plan, group, tell=tell, progressed=watchdog.sign)
+    tell(trainer.ready())
+    tell(Phase(what="training"))
+    trainer.run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,219 @@
+"""One step of all ranks: the sums of their tokens' gradients, losses and tokens travel in one fp32 buffer, and the gradient that
+the optimizer sees is the sum over all tokens divided by their number. So it is the same for any division of the rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+import mlx.nn as nn
+import msgspec
+from mlx.utils import tree_flatten, tree_map, tree_unflatten
+
+from swarm.core.errors import LossNotFinite
+from swarm.parallel.group import Group, joined_count, split_count, sums
+from swarm.parallel.rows import Batch, Rows, assembled, microbatches, shared_out
+from swarm.tasks.streams import generator
+
+Tree = Any
+
+
+class Limits(msgspec.Struct):
+    """What goes through the model at once on this machine. `max_rows` is halved when it was too much for the memory."""
+
+    max_rows: int
+    max_tokens: int | None = None
+    pad_to: int = 32
+
+
+class Local(NamedTuple):
+    """What one rank adds to a step."""
+
+    gradients: Tree | None  # fp32, summed over tokens; None: it had none
+    loss: float  # summed over tokens
+    tokens: int  # that were learned
+    padding: int  # positions computed for nothing
+    positions: int  # positions computed
+    bad: frozenset[int]  # rows whose loss is not finite
+    compute_s: float
+
+
+class Step(NamedTuple):
+    """What all ranks did in a step."""
+
+    loss: float | None  # mean over tokens; None: all of them are masked, and nothing was updated
+    tokens: int  # that were learned
+    local: Local
+    compute_s: tuple[float, ...]  # by rank
+    exchange_s: float  # here: waiting for the slowest, and the sum itself
+    update_s: float
+
+
+def token_losses(model: Any, inputs: mx.array, targets: mx.array, mask: mx.array) -> mx.array:
+    """(rows,) fp32 sums of the cross entropy of the learned tokens, as MLX-LM computes it but for its pad token."""
+    losses = nn.losses.cross_entropy(model(inputs), targets)
+    return mx.where(mask, losses, 0).astype(mx.float32).sum(axis=-1)
+
+
+class Stepper:
+    """A model with its optimizer, and the sums over all ranks."""
+
+    def __init__(
+        self,
+        model: Any,
+        optimizer: Any,
+        *,
+        rows: Rows,
+        group: Group,
+        seed: int,
+        limits: Limits,
+        compiled: bool = False,
+        progressed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`progressed` is called after each pass through the model. The optimizer's state must be complete (`init`)."""
+        self.model, self.optimizer, self.rows, self.group, self.limits = model, optimizer, rows, group, limits
+        self._seed, self._progressed = seed, progressed
+        self._lengths = rows.lengths
+        self._accumulate = self._compiled_accumulation() if compiled else self._accumulated
+        self._evaluate: Callable[..., mx.array] = partial(token_losses, model)
+        if compiled:
+            self._evaluate = mx.compile(self._evaluate, inputs=[model.state])
+
+    def step(self, batches: Sequence[Sequence[int]], *, step: int, shares: Sequence[int]) -> Step:
+        """Optimizer step number `step` on the rows of all ranks, which go through the model iteration by iteration. Raises
+        LossNotFinite, on every rank and with nothing updated; GroupBroken."""
+        local = self.local(batches, step=step, shares=shares)
+        started = time.perf_counter()
+        gradients, loss, tokens, seconds = self._summed(local)
+        summed = time.perf_counter()
+        if tokens:
+            self._check(loss, gradients, local, batches=batches, step=step)
+            self._update(gradients, tokens)
+        return Step(
+            loss=loss / tokens if tokens else None,
+            tokens=tokens,
+            local=local,
+            compute_s=seconds,
+            exchange_s=summed - started,
+            update_s=time.perf_counter() - summed,
+        )
+
+    def local(self, batches: Sequence[Sequence[int]], *, step: int, shares: Sequence[int]) -> Local:
+        """This rank's sums over its part of each batch."""
+        mine = [shared_out(batch, self._lengths, shares)[self.group.rank] for batch in batches]
+        self.model.train()
+        while True:
+            try:
+                return self._local(mine, step)
+            except RuntimeError as error:
+                if not _out_of_memory(error) or self.limits.max_rows == 1:
+                    raise
+                self.limits.max_rows = max(1, min(self.limits.max_rows, max(map(len, mine))) // 2)
+                mx.clear_cache()
+
+    def _local(self, mine: Sequence[Sequence[int]], step: int) -> Local:
+        # Other dropout on each rank and in each step, and the same again after a restart.
+        mx.random.seed(int(generator(self._seed, "dropout", step, self.group.rank).bit_generator.random_raw()))
+        started = time.perf_counter()
+        gradients: Tree | None = None
+        loss, tokens, padding, positions = 0.0, 0, 0, 0
+        bad: list[int] = []
+        for batch in (each for rows in mine for each in self._passes(self.rows, rows)):
+            padding, positions = padding + batch.padding, positions + batch.inputs.size
+            count = batch.learned_tokens
+            if count == 0:  # nothing to learn from, and its mean would be 0 ÷ 0
+                continue
+            if gradients is None:
+                gradients = tree_map(lambda value: mx.zeros(value.shape, mx.float32), self.model.trainable_parameters())
+            gradients, row_losses = self._accumulate(
+                gradients, mx.array(batch.inputs), mx.array(batch.targets), mx.array(batch.mask), mx.array(float(count))
+            )
+            mx.eval(gradients, row_losses)
+            finite = mx.isfinite(row_losses).tolist()
+            bad += [row for row, good in zip(batch.rows, finite, strict=True) if not good]
+            loss += row_losses.sum().item()
+            tokens += count
+            self._progressed()
+        return Local(gradients, loss, tokens, padding, positions, frozenset(bad), time.perf_counter() - started)
+
+    def _passes(self, rows: Rows, indices: Sequence[int]) -> Iterator[Batch]:
+        limits, lengths = self.limits, self._lengths if rows is self.rows else rows.lengths
+        groups = microbatches(indices, lengths, max_rows=limits.max_rows, max_tokens=limits.max_tokens, pad_to=limits.pad_to)
+        return (assembled(rows, group, pad_to=limits.pad_to) for group in groups)
+
+    def _accumulated(self, gradients: Tree, inputs: mx.array, targets: mx.array, mask: mx.array, count: mx.array) -> Any:
+        """(gradients with those of this pass, (rows,) losses). The pass computes the gradient of a mean, whose numbers fit into
+        half precision however many tokens there are."""
+
+        def mean(model: Any) -> tuple[mx.array, mx.array]:
+            losses = token_losses(model, inputs, targets, mask)
+            return losses.sum() / count, losses
+
+        (_, losses), found = nn.value_and_grad(self.model, mean)(self.model)
+        return tree_map(lambda total, part: total + part.astype(mx.float32) * count, gradients, found), losses
+
+    def _compiled_accumulation(self) -> Callable[..., Any]:
+        state = [self.model.state, mx.random.state]
+        compiled: Callable[..., Any] = mx.compile(self._accumulated, inputs=state, outputs=[mx.random.state])
+        return compiled
+
+    def _summed(self, local: Local) -> tuple[Tree, float, int, tuple[float, ...]]:
+        """(gradients, loss, tokens, seconds of each rank), each summed over all ranks, by one collective."""
+        shapes = [(name, value.shape, value.size) for name, value in tree_flatten(self.model.trainable_parameters())]
+        total = sum(size for _, _, size in shapes)
+        seconds = [0.0] * self.group.size
+        seconds[self.group.rank] = local.compute_s
+        figures = mx.array([local.loss, *split_count(local.tokens), *seconds], mx.float32)
+        if local.gradients is None:
+            flat = [mx.zeros(total, mx.float32)]
+        else:
+            found = dict(tree_flatten(local.gradients))
+            flat = [found[name].reshape(-1) for name, _, _ in shapes]
+        buffer = self.group.all_sum(mx.concatenate([*flat, figures]))
+        loss, low, high, *times = buffer[total:].tolist()
+        gradients, start = [], 0
+        for name, shape, size in shapes:
+            gradients.append((name, buffer[start : start + size].reshape(shape)))
+            start += size
+        return tree_unflatten(gradients), loss, joined_count(low, high), tuple(times)
+
+    def _check(self, loss: float, gradients: Tree, local: Local, *, batches: Sequence[Sequence[int]], step: int) -> None:
+        """Raises LossNotFinite, on all ranks or on none: they judge the same sums."""
+        if loss - loss == 0:
+            finite = mx.stack([mx.isfinite(value).all() for _, value in tree_flatten(gradients)]).all().item()
+            if finite:
+                return
+        rows = [row for batch in batches for row in batch]
+        flags = self.group.all_sum(mx.array([float(row in local.bad) for row in rows])).tolist()
+        named = {row for row, flag in zip(rows, flags, strict=True) if flag} or set(rows)
+        what = "loss" if any(flags) else "gradient"
+        raise LossNotFinite(what, step=step, rows=sorted(int(self.rows.lines[row]) for row in named))
+
+    def _update(self, gradients: Tree, tokens: int) -> None:
+        # In the parameters' own precision: an optimizer would otherwise turn half precision into fp32.
+        mean = tree_map(lambda total, value: (total / tokens).astype(value.dtype), gradients, self.model.trainable_parameters())
+        self.optimizer.update(self.model, mean)
+        mx.eval(self.model.trainable_parameters(), self.optimizer.state)
+
+    def evaluated(self, rows: Rows, batches: Sequence[Sequence[int]], *, shares: Sequence[int]) -> tuple[float | None, int]:
+        """(mean loss over the learned tokens of the batches, their number); each batch is divided among the ranks."""
+        self.model.eval()
+        loss, tokens = 0.0, 0
+        lengths = rows.lengths
+        for batch in batches:
+            for part in self._passes(rows, shared_out(batch, lengths, shares)[self.group.rank]):
+                count = part.learned_tokens
+                if count:
+                    loss += self._evaluate(mx.array(part.inputs), mx.array(part.targets), mx.array(part.mask)).sum().item()
+                    tokens += count
+                self._progressed()
+        total, count = sums(self.group, loss=loss, tokens=tokens)
+        return (total / count if count else None), count
+
+
+def _out_of_memory(error: RuntimeError) -> bool:
+    words = str(error).lower()
+    return "out of memory" in words or "unable to allocate" in words or "outofmemory" in words

@@ -1,0 +1,299 @@
+"""One rank's part of a job, from its plan to the last step."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+from mlx.utils import tree_flatten
+
+from swarm.core.finetune import FineTune, Places
+from swarm.core.rankjob import Phase, RankEvent, RankPlan, RankStepped, Ready, Reported, Saved, Smaller, Validated
+from swarm.parallel import checkpoint as checkpoints
+from swarm.parallel import model as models
+from swarm.parallel.checkpoint import Position
+from swarm.parallel.group import Group, agree, broadcast, digest, schema
+from swarm.parallel.rows import Order, Rows, read_rows
+from swarm.parallel.step import Limits, Step, Stepper
+
+Tell = Callable[[RankEvent], None]
+PAD_GPU, PAD_CPU = 32, 8  # a GPU computes tiles, and compiles once a shape; a CPU computes every position
+
+
+class Data(NamedTuple):
+    train: Rows
+    valid: Rows
+    test: Rows
+
+
+class Trainer:
+    """A rank that is ready for its next step: it holds the same as all others."""
+
+    def __init__(
+        self,
+        plan: RankPlan,
+        *,
+        model: Any,
+        optimizer: Any,
+        data: Data,
+        group: Group,
+        position: Position,
+        tell: Tell,
+        progressed: Callable[[], None],
+    ) -> None:
+        self.plan, self.spec, self.group = plan, plan.spec, group
+        self.model, self.optimizer, self.data = model, optimizer, data
+        self.position = position
+        """What is done: replaced after each step."""
+        self.saved: str | None = plan.start
+        """The last good checkpoint."""
+        self._tell = tell
+        gpu = mx.default_device() == mx.Device(mx.gpu)
+        self.stepper = Stepper(
+            model,
+            optimizer,
+            rows=data.train,
+            group=group,
+            seed=self.spec.seed,
+            limits=Limits(
+                max_rows=plan.microbatch_rows or self.spec.batch_size,
+                max_tokens=plan.microbatch_tokens,
+                pad_to=PAD_GPU if gpu else PAD_CPU,
+            ),
+            compiled=gpu,
+            progressed=progressed,
+        )
+        self._order = Order(data.train.lengths, batch_size=self.spec.batch_size, seed=self.spec.seed)
+        self._report = _Report()
+
+    def ready(self) -> Ready:
+        return Ready(
+            step=self.position.step,
+            steps=self.spec.steps,
+            rank=self.group.rank,
+            size=self.group.size,
+            generation=self.plan.generation,
+            rows=len(self.data.train),
+            valid_rows=len(self.data.valid),
+            cut_rows=self.data.train.cut,
+            batches_per_epoch=self._order.per_epoch,
+            trainable=sum(value.size for value in models.trainables(self.model).values()),
+            device=str(mx.default_device()),
+        )
+
+    def run(self) -> None:
+        """All steps that are left. Raises LossNotFinite, CheckpointUnsaved, ReplicasDiffer, GroupBroken."""
+        spec = self.spec
+        if self.position.step == 0:
+            self._validate("valid", spec.val_batches)
+        for step in range(self.position.step, spec.steps):
+            self.advance()
+            if spec.due(spec.steps_per_eval, step):
+                self._validate("valid", spec.val_batches)
+            if spec.due(spec.save_every, step):
+                self.save()
+        if spec.test:
+            self._validate("test", spec.test_batches)
+
+    def advance(self) -> None:
+        """One step."""
+        spec, step = self.spec, self.position.step
+        began = time.perf_counter()
+        rows_before = self.stepper.limits.max_rows
+        iterations = range(spec.iterations(step), spec.iterations(step + 1))
+        done = self.stepper.step([self._order.batch(k) for k in iterations], step=step, shares=self.plan.divided)
+        if mx.get_cache_memory() > spec.clear_cache_threshold:
+            mx.clear_cache()
+        self.position = Position(
+            step=step + 1,
+            trained_tokens=self.position.trained_tokens + done.tokens,
+            job=self.position.job,
+            generation=self.plan.generation,
+            size=self.group.size,
+        )
+        if self.stepper.limits.max_rows < rows_before:
+            self._tell(Smaller(microbatch_rows=self.stepper.limits.max_rows))
+        self._tell(self._stepped(done))
+        self._report.add(done, seconds_s=time.perf_counter() - began)
+        if spec.due(spec.steps_per_report, step) and self.group.rank == 0:
+            self._tell(self._report.told(self))
+        if spec.due(spec.steps_per_report, step):
+            self._report = _Report()
+
+    def save(self) -> None:
+        """See that all ranks still hold the same; then rank 0 writes the checkpoint and the adapter."""
+        agree(self.group, {"the trained weights": digest(models.trainables(self.model).items())})
+        if self.group.rank != 0:
+            return
+        step, iteration = self.position.step, self.iteration
+        path = checkpoints.save(Path(self.plan.checkpoints), self.model, self.optimizer, self.position)
+        self.saved = str(path)
+        adapter = models.save_adapter(
+            Path(self.plan.adapter_path),
+            self.model,
+            config=models.adapter_config(self.spec, _places(self.plan)),
+            iteration=iteration if iteration % self.spec.save_every == 0 else None,
+        )
+        self._tell(Saved(step=step, iteration=iteration, checkpoint=str(path), adapter=str(adapter)))
+
+    @property
+    def iteration(self) -> int:
+        """MLX-LM's iterations that are done."""
+        return self.spec.iterations(self.position.step)
+
+    @property
+    def epoch(self) -> float:
+        return self.iteration / self._order.per_epoch
+
+    def _validate(self, part: str, count: int) -> None:
+        rows = self.data.valid if part == "valid" else self.data.test
+        if len(rows) == 0 or count == 0:
+            return
+        began = time.perf_counter()
+        loss, tokens = self.stepper.evaluated(rows, _evaluation(rows, self.spec, count), shares=self.plan.divided)
+        if self.group.rank == 0:
+            seconds_s = time.perf_counter() - began
+            name = "valid" if part == "valid" else "test"
+            self._tell(Validated(part=name, iteration=self.iteration, loss=_finite(loss), tokens=tokens, seconds_s=seconds_s))
+
+    def _stepped(self, done: Step) -> RankStepped:
+        waiting_s = min(done.exchange_s, max(done.compute_s) - done.compute_s[self.group.rank])
+        return RankStepped(
+            step=self.position.step,
+            iteration=self.iteration,
+            tokens=done.tokens,
+            own_tokens=done.local.tokens,
+            positions=done.local.positions,
+            padding=done.local.padding,
+            compute_s=done.local.compute_s,
+            waiting_s=waiting_s,
+            exchange_s=done.exchange_s - waiting_s,
+            update_s=done.update_s,
+            microbatch_rows=self.stepper.limits.max_rows,
+            memory_bytes=mx.get_peak_memory(),
+            loss=done.loss,
+        )
+
+
+class _Report:
+    """What MLX-LM reports now and then: over all tokens since the last time."""
+
+    def __init__(self) -> None:
+        self._loss, self._tokens, self._seconds_s = 0.0, 0, 0.0
+
+    def add(self, done: Step, *, seconds_s: float) -> None:
+        self._loss += (done.loss or 0.0) * done.tokens
+        self._tokens += done.tokens
+        self._seconds_s += seconds_s
+
+    def told(self, trainer: Trainer) -> Reported:
+        rate = trainer.optimizer.state.get("learning_rate")
+        return Reported(
+            iteration=trainer.iteration,
+            train_loss=self._loss / self._tokens if self._tokens else None,
+            learning_rate=trainer.spec.learning_rate if rate is None else float(rate.item()),
+            tokens_per_s=self._tokens / self._seconds_s,
+            trained_tokens=trainer.position.trained_tokens,
+            epoch=trainer.epoch,
+        )
+
+
+def prepared(plan: RankPlan, group: Group, *, tell: Tell, progressed: Callable[[], None] = lambda: None) -> Trainer:
+    """Load everything, take up where the job stands, and see that all ranks hold the same. Raises UsageError, DataMissing,
+    StateMismatch, SchemaMismatch, ReplicasDiffer, GroupBroken."""
+    spec = plan.spec
+    tell(Phase(what="model"))
+    model, tokenizer = models.load_base(Path(plan.model))
+    models.prepare(model, spec)
+    optimizer = models.make_optimizer(spec, model)
+    progressed()
+    tell(Phase(what="rows"))
+    folder = Path(plan.data)
+    train, valid = (read_rows(folder, part, tokenizer=tokenizer, spec=spec) for part in ("train", "valid"))
+    data = Data(train, valid, read_rows(folder, "test", tokenizer=tokenizer, spec=spec) if spec.test else _none(valid))
+    progressed()
+    tell(Phase(what="weights"))
+    position = Position(job=checkpoints.fingerprint(spec), generation=plan.generation, size=group.size)
+    if group.rank == 0:
+        position = _taken_up(plan, model, optimizer, position)
+    agree(
+        group,
+        {
+            "the versions of MLX and MLX-LM": _sha256(f"{version('mlx')} {version('mlx-lm')}"),
+            "the options": _sha256(checkpoints.fingerprint(spec)),
+            "the plans": _sha256(f"{plan.generation} {plan.divided} {spec}"),
+            "the training rows, or the tokenizers": data.train.digest,
+            "the validation rows": data.valid.digest,
+            "the test rows": data.test.digest,
+            "the layers to fine-tune": schema(models.trainables(model).items()),
+            "the optimizers": schema(tree_flatten(optimizer.state)),
+        },
+    )
+    position = _spread(group, model, optimizer, position)
+    named = [*models.trainables(model).items(), *tree_flatten(optimizer.state)]
+    agree(group, {"the weights at the start": digest(named)})
+    return Trainer(
+        plan,
+        model=model,
+        optimizer=optimizer,
+        data=data,
+        group=group,
+        position=position,
+        tell=tell,
+        progressed=progressed,
+    )
+
+
+def _taken_up(plan: RankPlan, model: Any, optimizer: Any, position: Position) -> Position:
+    if plan.start is not None:
+        found = checkpoints.load(Path(plan.start))
+        checkpoints.restore(found, model, optimizer, plan.spec)
+        return found.position
+    if plan.start_adapter is not None:
+        models.take_up(model, models.read_adapter(Path(plan.start_adapter)), whence=plan.start_adapter)
+    return position
+
+
+def _spread(group: Group, model: Any, optimizer: Any, position: Position) -> Position:
+    """Give rank 0's trainables, optimizer state and position to all."""
+    weights, state = models.trainables(model), dict(tree_flatten(optimizer.state))
+    counts = mx.array([position.step, position.trained_tokens], mx.uint64)
+    *arrays, counts = broadcast(group, [*weights.values(), *state.values(), counts])
+    model.load_weights(list(zip(weights, arrays, strict=False)), strict=False)
+    checkpoints.put_state(optimizer, model, dict(zip(state, arrays[len(weights) :], strict=True)))
+    mx.eval(model.trainable_parameters())
+    step, tokens = counts.tolist()
+    return Position(step=step, trained_tokens=tokens, job=position.job, generation=position.generation, size=group.size)
+
+
+def _evaluation(rows: Rows, spec: FineTune, count: int) -> Sequence[Sequence[int]]:
+    """The same batches at each validation, so that its losses can be compared."""
+    order = Order(rows.lengths, batch_size=spec.batch_size, seed=spec.seed)
+    return [order.batch(k) for k in range(order.per_epoch if count == -1 else min(count, order.per_epoch))]
+
+
+def _none(rows: Rows) -> Rows:
+    return Rows(rows.tokens[:0], rows.starts[:1] * 0, rows.offsets[:0], rows.lines[:0], 0)
+
+
+def _places(plan: RankPlan) -> Places:
+    names = {"model": plan.model, "data": plan.data, "adapter_path": plan.adapter_path, **plan.names}
+    return Places(
+        model=names["model"],
+        data=names["data"],
+        adapter_path=names["adapter_path"],
+        resume_adapter_file=plan.start_adapter,
+    )
+
+
+def _finite(loss: float | None) -> float | None:
+    return loss if loss is not None and loss - loss == 0 else None
+
+
+def _sha256(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()

@@ -1,0 +1,78 @@
+"""A rank that makes no progress ends itself: of a collective whose other ranks hang or sleep, nothing else is heard."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from swarm.core.errors import GroupBroken
+
+PATIENCE = 10.0  # times the longest wait between two signs of progress so far
+LOOK_S = 0.5
+
+
+class Progress:
+    """When the last sign of progress came, and how long the next may take. Pure: time is an argument."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._what, self._since_s, self._limit_s, self._longest_s = "", 0.0, float("inf"), 0.0
+        self._grows = False
+
+    def expect(self, what: str, limit_s: float, *, now_s: float, grows: bool = False) -> None:
+        """From now on, `what` is being done. `grows`: signs that come slowly are given more time."""
+        with self._lock:
+            self._what, self._limit_s, self._since_s, self._grows, self._longest_s = what, limit_s, now_s, grows, 0.0
+
+    def sign(self, now_s: float) -> None:
+        with self._lock:
+            self._longest_s = max(self._longest_s, now_s - self._since_s)
+            self._since_s = now_s
+
+    def overdue(self, now_s: float) -> str:
+        """In words, what takes too long; else empty."""
+        with self._lock:
+            limit_s = max(self._limit_s, PATIENCE * self._longest_s) if self._grows else self._limit_s
+            silent_s = now_s - self._since_s
+            return f"{self._what}: no sign of progress for {silent_s:.0f} s" if silent_s > limit_s else ""
+
+
+class Watchdog:
+    """Watches over a Progress from a thread of its own, which runs while a collective hangs; no signal handler would."""
+
+    def __init__(self, last_words: Callable[[str], None]) -> None:
+        self._progress, self._last_words = Progress(), last_words
+
+    def start(self) -> None:
+        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+
+    def leash(self) -> None:
+        """End this process when standard input ends: whoever started it is gone."""
+        threading.Thread(target=self._hold, name="leash", daemon=True).start()
+
+    def expect(self, what: str, limit_s: float, *, grows: bool = False) -> None:
+        self._progress.expect(what, limit_s, now_s=time.monotonic(), grows=grows)
+
+    def sign(self) -> None:
+        self._progress.sign(time.monotonic())
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(LOOK_S)
+            words = self._progress.overdue(time.monotonic())
+            if words:
+                self._end(words)
+
+    def _hold(self) -> None:
+        while os.read(sys.stdin.fileno(), 4096):
+            pass
+        self._end("whoever started this rank is gone")
+
+    def _end(self, words: str) -> None:
+        try:
+            self._last_words(words)
+        finally:
+            os._exit(GroupBroken.exit_code)

@@ -1,0 +1,270 @@
+"""A step on any number of ranks is the step of one machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("mlx_lm")
+
+import mlx.core as mx
+from mlx.utils import tree_flatten
+
+from swarm.core.errors import LossNotFinite, ReplicasDiffer
+from swarm.core.finetune import FineTune, LoraParameters
+from swarm.parallel import model as models
+from swarm.parallel.group import Alone, Group, agree, broadcast, joined_count, split_count
+from swarm.parallel.rows import Rows
+from swarm.parallel.step import Limits, Step, Stepper
+from tests.integration.fake_group import on_ranks
+from tests.integration.tiny_llama import make_model, random_rows, spec
+
+Named = dict[str, Any]
+
+
+class Recorder:
+    """An optimizer that keeps the gradient instead of using it: a parameter's own size would swallow its digits."""
+
+    def __init__(self) -> None:
+        self.state: dict[str, Any] = {}
+        self.seen: list[Named] = []
+
+    def update(self, model: Any, gradients: Any) -> None:
+        self.seen.append({name: np.array(value) for name, value in tree_flatten(gradients)})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("llama"))
+
+
+def prepared(folder: Path, config: FineTune) -> Any:
+    """A model whose adapters do something: fresh ones add nothing, and half of their gradients are zero."""
+    from mlx_lm.utils import load_model
+
+    model, _ = load_model(folder)
+    models.prepare(model, config)
+    rng = np.random.default_rng(7)
+    named = models.trainables(model).items()
+    moved = [(name, value + mx.array(rng.normal(0, 0.02, value.shape), value.dtype)) for name, value in named]
+    model.load_weights(moved, strict=False)
+    return model
+
+
+def stepped(
+    folder: Path,
+    config: FineTune,
+    rows: Rows,
+    batches: Sequence[Sequence[int]],
+    *,
+    group: Group,
+    shares: Sequence[int],
+    limits: Limits | None = None,
+) -> tuple[Step, Named]:
+    recorder = Recorder()
+    stepper = Stepper(
+        prepared(folder, config),
+        recorder,
+        rows=rows,
+        group=group,
+        seed=config.seed,
+        limits=limits or Limits(max_rows=100, pad_to=1),
+    )
+    step = stepper.step(batches, step=0, shares=shares)
+    return step, recorder.seen[0] if recorder.seen else {}
+
+
+def error(one: Named, other: Named) -> float:
+    assert one.keys() == other.keys()
+    both = [np.concatenate([np.ravel(each[name]) for name in one]) for each in (one, other)]
+    return float(np.linalg.norm(both[0] - both[1]) / np.linalg.norm(both[0]))
+
+
+LORA = spec()
+FULL = spec(fine_tune_type="full")
+KINDS = {"lora": LORA, "dora": spec(fine_tune_type="dora"), "full": FULL}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.data())
+def test_any_division_of_the_rows_makes_one_machines_step(folder: Path, kind: str, data: st.DataObject) -> None:
+    shapes = data.draw(st.lists(st.tuples(st.integers(1, 24), st.integers(0, 24)), min_size=1, max_size=9))
+    rows = random_rows([size for size, _ in shapes], offsets=[min(offset, size) for size, offset in shapes])
+    shares = data.draw(st.lists(st.integers(0, 5), min_size=1, max_size=3).filter(any))
+    cut = data.draw(st.integers(0, len(shapes)))
+    indices = list(range(len(shapes)))
+    batches = [part for part in (indices[:cut], indices[cut:]) if part]
+    limits = [
+        Limits(max_rows=data.draw(st.integers(1, 9)), max_tokens=data.draw(st.none() | st.integers(1, 99)), pad_to=pad)
+        for pad in data.draw(st.lists(st.integers(1, 9), min_size=len(shares), max_size=len(shares)))
+    ]
+    whole, want = stepped(folder, KINDS[kind], rows, [indices], group=Alone(), shares=[1])
+
+    def work(group: Any) -> tuple[Step, Named]:
+        return stepped(folder, KINDS[kind], rows, batches, group=group, shares=shares, limits=limits[group.rank])
+
+    for step, got in on_ranks(len(shares), work):
+        assert step.tokens == whole.tokens == rows.targets.sum()
+        if whole.tokens == 0:
+            assert step.loss is None
+            assert not got
+        else:
+            assert step.loss == pytest.approx(whole.loss, rel=1e-5)
+            assert error(want, got) <= 1e-5
+
+
+def test_the_stock_trainer_would_be_wrong_here(folder: Path) -> None:
+    """The bound above can fail: a mean over ranks instead of tokens is far off."""
+    rows = random_rows([3, 30], seed=3)
+    _, want = stepped(folder, LORA, rows, [[0, 1]], group=Alone(), shares=[1])
+    parts = [stepped(folder, LORA, rows, [[k]], group=Alone(), shares=[1])[1] for k in (0, 1)]
+    assert error(want, {name: (parts[0][name] + parts[1][name]) / 2 for name in want}) > 0.1
+
+
+def test_one_collective_a_step(folder: Path) -> None:
+    rows = random_rows([5, 9, 7])
+    counts = on_ranks(
+        2, lambda group: (stepped(folder, LORA, rows, [[0, 1], [2]], group=group, shares=[1, 1]), group._meeting.collectives)[1]
+    )
+    assert counts == [1, 1]
+
+
+def test_an_all_masked_batch_updates_nothing(folder: Path) -> None:
+    rows = random_rows([5, 9], offsets=[5, 9])
+    model = prepared(folder, LORA)
+    optimizer = models.make_optimizer(LORA, model)
+    before = {name: np.array(value) for name, value in models.trainables(model).items()}
+    stepper = Stepper(model, optimizer, rows=rows, group=Alone(), seed=0, limits=Limits(max_rows=9))
+    step = stepper.step([[0, 1]], step=0, shares=[1])
+    assert (step.loss, step.tokens) == (None, 0)
+    assert optimizer.step.item() == 0
+    after = models.trainables(model)
+    assert all(np.array_equal(before[name], np.array(after[name])) for name in before)
+
+
+def test_a_loss_that_is_not_finite_names_step_and_lines_on_every_rank(folder: Path) -> None:
+    from mlx_lm.utils import load_model
+
+    rows = random_rows([6, 7, 8, 9])
+    rows.tokens[rows.starts[2] : rows.starts[3]] = 5  # the only row with this word
+    for k in (0, 1, 3):
+        part = rows.tokens[rows.starts[k] : rows.starts[k + 1]]
+        part[part == 5] = 6
+
+    def work(group: Any) -> tuple[LossNotFinite, bool]:
+        model, _ = load_model(folder)
+        table = np.array(model.model.embed_tokens.weight)
+        table[5] = np.nan
+        model.model.embed_tokens.weight = mx.array(table)
+        models.prepare(model, LORA)
+        recorder = Recorder()
+        stepper = Stepper(model, recorder, rows=rows, group=group, seed=0, limits=Limits(max_rows=9, pad_to=1))
+        with pytest.raises(LossNotFinite) as caught:
+            stepper.step([[0, 1, 2, 3]], step=7, shares=[1, 1])
+        return caught.value, bool(recorder.seen)
+
+    for found, updated in on_ranks(2, work):
+        assert (found.step, found.rows, updated) == (7, (3,), False)
+        assert "step 7" in str(found)
+        assert "line 3" in str(found)
+
+
+def test_dropout_differs_by_rank_and_step_and_is_the_same_again(folder: Path) -> None:
+    config = spec(lora_parameters=LoraParameters(dropout=0.5))
+    rows = random_rows([9, 9])
+    rows.tokens[9:] = rows.tokens[:9]  # the same row for both
+
+    def work(group: Any) -> list[float]:
+        stepper = Stepper(
+            prepared(folder, config), Recorder(), rows=rows, group=group, seed=3, limits=Limits(max_rows=9, pad_to=1)
+        )
+        return [stepper.local([[0, 1]], step=step, shares=[1, 1]).loss for step in (0, 1, 0)]
+
+    one, other = on_ranks(2, work)
+    assert one[0] == one[2] != one[1]
+    assert other[0] == other[2]
+    assert one[0] != other[0]
+
+
+def test_out_of_memory_halves_the_microbatch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = random_rows([9] * 8)
+    _, want = stepped(folder, LORA, rows, [range(8)], group=Alone(), shares=[1])
+    limits = Limits(max_rows=100, pad_to=1)
+    stepper = Stepper(prepared(folder, LORA), recorder := Recorder(), rows=rows, group=Alone(), seed=0, limits=limits)
+    whole = stepper._accumulate
+
+    def small(gradients: Any, inputs: mx.array, *rest: mx.array) -> Any:
+        if inputs.shape[0] > 2:
+            raise RuntimeError("[malloc] Unable to allocate 1000 bytes.")
+        return whole(gradients, inputs, *rest)
+
+    monkeypatch.setattr(stepper, "_accumulate", small)
+    stepper.step([range(8)], step=0, shares=[1])
+    assert limits.max_rows == 2
+    assert error(want, recorder.seen[0]) <= 1e-5
+    monkeypatch.setattr(stepper, "_accumulate", lambda *_: (_ for _ in ()).throw(RuntimeError("out of memory")))
+    with pytest.raises(RuntimeError):
+        stepper.step([range(8)], step=0, shares=[1])
+
+
+def test_validation_is_weighted_by_tokens_and_divided(folder: Path) -> None:
+    rows = random_rows([4, 30, 9, 12, 5], offsets=[0, 20])
+
+    def work(group: Any) -> tuple[float | None, int]:
+        config = spec(lora_parameters=LoraParameters(dropout=0.5))
+        stepper = Stepper(
+            prepared(folder, config), Recorder(), rows=rows, group=group, seed=0, limits=Limits(max_rows=2, pad_to=4)
+        )
+        return stepper.evaluated(rows, [[0, 1, 2], [3, 4]], shares=[1] * group.size)
+
+    alone, tokens = work(Alone())
+    assert tokens == rows.targets.sum()
+    for size in (2, 3):
+        for loss, count in on_ranks(size, work):
+            assert (loss, count) == (pytest.approx(alone, rel=1e-5), tokens)
+
+
+def test_broadcast_is_bit_for_bit() -> None:
+    def work(group: Any) -> list[bytes]:
+        mine = group.rank == 0
+        arrays = [
+            mx.array([1.5, -0.0, np.nan, 1e-40] if mine else [9.0] * 4),
+            mx.array([[1.5, -2.5]] if mine else [[3.0, 4.0]], mx.bfloat16),
+            mx.array(2**60 + 1 if mine else 0, mx.uint64),
+            mx.zeros((0, 3)),
+        ]
+        found = broadcast(group, arrays)
+        assert [(each.shape, each.dtype) for each in found] == [(each.shape, each.dtype) for each in arrays]
+        return [np.array(each.reshape(-1).view(mx.uint8)).tobytes() for each in found]
+
+    one, *others = on_ranks(3, work)
+    assert others == [one, one]
+    assert (
+        np.frombuffer(one[0], np.uint32).tolist() == np.array([1.5, -0.0, np.nan, 1e-40], np.float32).view(np.uint32).tolist()
+    )
+    assert np.frombuffer(one[2], np.uint64).tolist() == [2**60 + 1]
+
+
+def test_what_a_rank_holds_differently_is_named_on_all() -> None:
+    def work(group: Any) -> str:
+        agree(group, {"the data": b"a" * 32})
+        with pytest.raises(ReplicasDiffer) as caught:
+            agree(group, {"the data": b"a" * 32, "the weights": bytes([group.rank // 2]) * 32})
+        assert caught.value.ranks == (2,)
+        return str(caught.value)
+
+    assert set(on_ranks(3, work)) == {"the weights of rank 2 are not those of rank 0"}
+
+
+@given(st.lists(st.integers(0, 10**9), min_size=1, max_size=64))
+def test_counts_are_exact_in_fp32(counts: list[int]) -> None:
+    low = np.add.reduce([np.float32(split_count(count)[0]) for count in counts])
+    high = np.add.reduce([np.float32(split_count(count)[1]) for count in counts])
+    assert joined_count(float(low), float(high)) == sum(counts)
