@@ -80,8 +80,8 @@ class LrSchedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class FineTune(msgspec.Struct, frozen=True, kw_only=True, tag="mlx-lm", tag_field="method"):
-    """MLX-LM fine-tuning, data parallel: each step's batch is divided among the ranks, their gradients are summed and divided by
-    the tokens of all, so that any number of ranks makes the step that one machine would make."""
+    """MLX-LM fine-tuning, data parallel: each step's batch is divided among the ranks, their gradients are summed and divided
+    by the tokens of all, so that any number of ranks makes the step that one machine would make."""
 
     fine_tune_type: Annotated[FineTuneType, Meta(description="low-rank adapters, weight-decomposed ones, or the layers")] = (
         "lora"
@@ -181,8 +181,8 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
 
 
 def from_config(config: Mapping[Any, Any]) -> tuple[dict[str, Any], Places]:
-    """(values for FineTune by name, places) of a config file as `mlx_lm.lora -c` takes them, each value as the file has it. Raises
-    UsageError for an unknown key or a value of the wrong kind, with the key."""
+    """(values for FineTune by name, places) of a config file as `mlx_lm.lora -c` takes them, each value as the file has it.
+    Raises UsageError for an unknown key or a value of the wrong kind, with the key."""
     known = {field.name for field in msgspec.structs.fields(FineTune)}
     values: dict[str, Any] = {}
     places: dict[str, str] = {}

@@ -1,7 +1,7 @@
 """All that a job goes on from: trainables, optimizer state and step. Data position, schedule and dropout follow from the step.
 
-`<folder>/<generation:06d>/<step:010d>.safetensors`, one file that appears whole or not at all. Rank 0 writes; all ranks hold the
-same.
+`<folder>/<generation:06d>/<step:010d>.safetensors`, one file that appears whole or not at all. Rank 0 writes; all ranks hold
+the same.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ def save(folder: Path, model: Any, optimizer: Any, position: Position) -> Path:
 def load(path: Path) -> Checkpoint:
     """Raises StateMismatch."""
     try:
-        arrays, metadata = mx.load(str(path), return_metadata=True)
+        found: Any = mx.load(str(path), return_metadata=True)
+        arrays, metadata = found
         mx.eval(arrays)
         position = msgspec.json.decode(metadata["swarm"], type=Position)
     except (RuntimeError, ValueError, KeyError, OSError, msgspec.MsgspecError) as error:

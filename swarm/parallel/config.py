@@ -20,9 +20,7 @@ def read_config(path: Path) -> tuple[dict[str, Any], Places]:
     except ImportError as error:
         raise UsageError(f"{path}: to read it, PyYAML must be installed; it comes with swarm's extra mlx-lm") from error
 
-    class Loader(yaml.SafeLoader):  # never the others, which make any object
-        pass
-
+    Loader: Any = type("Loader", (yaml.SafeLoader,), {})  # never the others, which make any object
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", FLOAT, list("-+0123456789"))
     try:
         with path.open("rb") as file:

@@ -13,8 +13,8 @@ from swarm.mailbox.disk import sync, sync_folder
 
 
 def written(path: Path, write: Callable[[Path], None], *, size: int | None = None) -> None:
-    """Let `write` fill a file beside `path`, and put it in its place. A Safetensors file (`size` not given) must be as long as its
-    header says: MLX writes on when the disk is full, and says nothing. Raises CheckpointUnsaved; what was there stays."""
+    """Let `write` fill a file beside `path`, and put it in its place. A Safetensors file (`size` not given) must be as long as
+    its header says: MLX writes on when the disk is full, and says nothing. Raises CheckpointUnsaved; what was there stays."""
     staged = path.with_name(f".{os.getpid()}-{path.name}")  # the same suffix: MLX adds one else
     try:
         write(staged)

@@ -23,8 +23,8 @@ class Group(Protocol):
     @property
     def size(self) -> int: ...
     def all_sum(self, array: mx.array) -> mx.array:
-        """The sum over all ranks, evaluated; the same bits on each. Raises GroupBroken: this group must not be used again, since
-        the next collective may hang."""
+        """The sum over all ranks, evaluated; the same bits on each. Raises GroupBroken: this group must not be used again,
+        since the next collective may hang."""
 
 
 class Alone:
@@ -79,16 +79,22 @@ def joined_count(low: float, high: float) -> int:
     return round(low) + LOW * round(high)
 
 
+def numbers(array: mx.array) -> list[float]:
+    """The values of a vector."""
+    found: Any = array.tolist()
+    return list(found)
+
+
 def sums(group: Group, *, loss: float, tokens: int) -> tuple[float, int]:
     """(loss, tokens), each summed over all ranks."""
     total = group.all_sum(mx.array([loss, *split_count(tokens)], mx.float32))
-    value, low, high = total.tolist()
+    value, low, high = numbers(total)
     return value, joined_count(low, high)
 
 
 def agree(group: Group, digests: Mapping[str, bytes]) -> None:
-    """See that every rank holds what rank 0 holds. `digests`: SHA-256 by what it is of. Raises ReplicasDiffer, on every rank, with
-    the first that differs."""
+    """See that every rank holds what rank 0 holds. `digests`: SHA-256 by what it is of. Raises ReplicasDiffer, on every rank,
+    with the first that differs."""
     table = np.zeros((group.size, len(digests), 32), np.uint8)
     table[group.rank] = np.frombuffer(b"".join(digests.values()), np.uint8).reshape(len(digests), 32)
     everybody = np.asarray(group.all_sum(mx.array(table)))
@@ -99,8 +105,8 @@ def agree(group: Group, digests: Mapping[str, bytes]) -> None:
 
 
 def broadcast(group: Group, arrays: Sequence[mx.array]) -> list[mx.array]:
-    """Rank 0's arrays, bit for bit. The others pass arrays of the same shapes and dtypes. It is a sum in which the others are zero,
-    byte by byte: so nothing is rounded, and −0 stays −0."""
+    """Rank 0's arrays, bit for bit. The others pass arrays of the same shapes and dtypes. It is a sum in which the others are
+    zero, byte by byte: so nothing is rounded, and −0 stays −0."""
     if group.size == 1:
         return list(arrays)
     found: list[mx.array] = []

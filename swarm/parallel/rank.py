@@ -1,5 +1,5 @@
-"""A rank as a process: `python -m swarm.parallel.rank JSON`, with the plan as JSON (core/rankjob.py) or `-` for a line on standard
-input. Events go to standard output, everything else to standard error.
+"""A rank as a process: `python -m swarm.parallel.rank JSON`, with the plan as JSON (core/rankjob.py) or `-` for a line on
+standard input. Events go to standard output, everything else to standard error.
 
 Exit codes: 0 done; 75 the group is broken, and a new generation can go on; 2 something that a person gave is wrong; 1 else.
 """

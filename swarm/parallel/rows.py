@@ -24,6 +24,7 @@ I64 = NDArray[np.int64]
 Part = Literal["train", "valid", "test"]
 
 WINDOW_BATCHES = 64  # rows are sorted by length within so many batches: hardly any padding, and still other batches each epoch
+WHAT_A_ROW_IS = "a row is a JSON object, with messages, prompt and completion, or text"
 MAX_TOKEN = 2**31 - 1
 
 
@@ -76,8 +77,8 @@ class Batch(NamedTuple):
 
 
 def read_rows(folder: Path, part: Part, *, tokenizer: Any, spec: FineTune) -> Rows:
-    """A part of a data folder, tokenised as MLX-LM does: chat, completions or text, as its first row says. An absent file has no
-    rows. Raises DataMissing if `train` is absent or empty, UsageError for a line that is no row."""
+    """A part of a data folder, tokenised as MLX-LM does: chat, completions or text, as its first row says. An absent file has
+    no rows. Raises DataMissing if `train` is absent or empty, UsageError for a line that is no row."""
     path = folder / f"{part}.jsonl"
     try:
         texts = path.read_text(encoding="utf-8").split("\n") if path.exists() else []
@@ -87,9 +88,7 @@ def read_rows(folder: Path, part: Part, *, tokenizer: Any, spec: FineTune) -> Ro
     data = [_decoded(texts[number - 1], where=f"{path}, line {number}") for number in lines]
     if not data:
         if part == "train":
-            raise DataMissing(
-                f"{path}: no rows to train on; each line is a JSON object with messages, prompt and completion, or text"
-            )
+            raise DataMissing(f"{path}: no rows to train on; {WHAT_A_ROW_IS}")
         return Rows(np.zeros(0, np.int32), np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int64), 0)
     return tokenised(data, lines, path=path, process=_processor(data, tokenizer, spec, path), limit=spec.max_seq_length)
 
@@ -123,7 +122,7 @@ def _decoded(text: str, *, where: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{where}: no JSON: {error}") from error
     if not isinstance(value, dict):
-        raise UsageError(f"{where}: a row is a JSON object, with messages, prompt and completion, or text")
+        raise UsageError(f"{where}: {WHAT_A_ROW_IS}")
     return value
 
 
@@ -178,8 +177,9 @@ def permutation(count: int, seed: int, *names: str | int) -> I64:
 
 
 def shared_out(rows: Sequence[int], lengths: I64, shares: Sequence[int]) -> list[list[int]]:
-    """The rows of each rank: each row is in exactly one list, and the tokens go by the ranks' shares (not negative, not all zero;
-    a rank may get none). The longest row first, to whoever is then the least loaded for its share; ties go to the lower rank."""
+    """The rows of each rank: each row is in exactly one list, and the tokens go by the ranks' shares (not negative, not all
+    zero; a rank may get none). The longest row first, to whoever is then the least loaded for its share; ties go to the lower
+    rank."""
     taking = [rank for rank, share in enumerate(shares) if share > 0]
     if not taking or min(shares) < 0:
         raise ValueError(f"shares must not be negative, and not all zero, got {list(shares)}")

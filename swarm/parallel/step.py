@@ -1,5 +1,5 @@
-"""One step of all ranks: the sums of their tokens' gradients, losses and tokens travel in one fp32 buffer, and the gradient that
-the optimizer sees is the sum over all tokens divided by their number. So it is the same for any division of the rows."""
+"""One step of all ranks: the sums of their tokens' gradients, losses and tokens travel in one fp32 buffer, and the gradient
+that the optimizer sees is the sum over all tokens divided by their number. So it is the same for any division of the rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import msgspec
 from mlx.utils import tree_flatten, tree_map, tree_unflatten
 
 from swarm.core.errors import LossNotFinite
-from swarm.parallel.group import Group, joined_count, split_count, sums
+from swarm.parallel.group import Group, joined_count, numbers, split_count, sums
 from swarm.parallel.rows import Batch, Rows, assembled, microbatches, shared_out
 from swarm.tasks.streams import generator
 
@@ -132,9 +132,9 @@ class Stepper:
                 gradients, mx.array(batch.inputs), mx.array(batch.targets), mx.array(batch.mask), mx.array(float(count))
             )
             mx.eval(gradients, row_losses)
-            finite = mx.isfinite(row_losses).tolist()
+            finite = numbers(mx.isfinite(row_losses))
             bad += [row for row, good in zip(batch.rows, finite, strict=True) if not good]
-            loss += row_losses.sum().item()
+            loss += sum(numbers(row_losses))
             tokens += count
             self._progressed()
         return Local(gradients, loss, tokens, padding, positions, frozenset(bad), time.perf_counter() - started)
@@ -173,7 +173,7 @@ class Stepper:
             found = dict(tree_flatten(local.gradients))
             flat = [found[name].reshape(-1) for name, _, _ in shapes]
         buffer = self.group.all_sum(mx.concatenate([*flat, figures]))
-        loss, low, high, *times = buffer[total:].tolist()
+        loss, low, high, *times = numbers(buffer[total:])
         gradients, start = [], 0
         for name, shape, size in shapes:
             gradients.append((name, buffer[start : start + size].reshape(shape)))
@@ -187,7 +187,7 @@ class Stepper:
             if finite:
                 return
         rows = [row for batch in batches for row in batch]
-        flags = self.group.all_sum(mx.array([float(row in local.bad) for row in rows])).tolist()
+        flags = numbers(self.group.all_sum(mx.array([float(row in local.bad) for row in rows])))
         named = {row for row, flag in zip(rows, flags, strict=True) if flag} or set(rows)
         what = "loss" if any(flags) else "gradient"
         raise LossNotFinite(what, step=step, rows=sorted(int(self.rows.lines[row]) for row in named))
@@ -207,7 +207,7 @@ class Stepper:
             for part in self._passes(rows, shared_out(batch, lengths, shares)[self.group.rank]):
                 count = part.learned_tokens
                 if count:
-                    loss += self._evaluate(mx.array(part.inputs), mx.array(part.targets), mx.array(part.mask)).sum().item()
+                    loss += sum(numbers(self._evaluate(mx.array(part.inputs), mx.array(part.targets), mx.array(part.mask))))
                     tokens += count
                 self._progressed()
         total, count = sums(self.group, loss=loss, tokens=tokens)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
@@ -17,7 +17,7 @@ from swarm.core.rankjob import Phase, RankEvent, RankPlan, RankStepped, Ready, R
 from swarm.parallel import checkpoint as checkpoints
 from swarm.parallel import model as models
 from swarm.parallel.checkpoint import Position
-from swarm.parallel.group import Group, agree, broadcast, digest, schema
+from swarm.parallel.group import Group, agree, broadcast, digest, numbers, schema
 from swarm.parallel.rows import Order, Rows, read_rows
 from swarm.parallel.step import Limits, Step, Stepper
 
@@ -150,7 +150,7 @@ class Trainer:
     def epoch(self) -> float:
         return self.iteration / self._order.per_epoch
 
-    def _validate(self, part: str, count: int) -> None:
+    def _validate(self, part: Literal["valid", "test"], count: int) -> None:
         rows = self.data.valid if part == "valid" else self.data.test
         if len(rows) == 0 or count == 0:
             return
@@ -158,8 +158,7 @@ class Trainer:
         loss, tokens = self.stepper.evaluated(rows, _evaluation(rows, self.spec, count), shares=self.plan.divided)
         if self.group.rank == 0:
             seconds_s = time.perf_counter() - began
-            name = "valid" if part == "valid" else "test"
-            self._tell(Validated(part=name, iteration=self.iteration, loss=_finite(loss), tokens=tokens, seconds_s=seconds_s))
+            self._tell(Validated(part=part, iteration=self.iteration, loss=_finite(loss), tokens=tokens, seconds_s=seconds_s))
 
     def _stepped(self, done: Step) -> RankStepped:
         waiting_s = min(done.exchange_s, max(done.compute_s) - done.compute_s[self.group.rank])
@@ -267,7 +266,7 @@ def _spread(group: Group, model: Any, optimizer: Any, position: Position) -> Pos
     model.load_weights(list(zip(weights, arrays, strict=False)), strict=False)
     checkpoints.put_state(optimizer, model, dict(zip(state, arrays[len(weights) :], strict=True)))
     mx.eval(model.trainable_parameters())
-    step, tokens = counts.tolist()
+    step, tokens = map(int, numbers(counts))
     return Position(step=step, trained_tokens=tokens, job=position.job, generation=position.generation, size=group.size)
 
 

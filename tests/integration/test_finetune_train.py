@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -17,13 +18,26 @@ import msgspec
 
 from swarm.core.errors import CheckpointUnsaved, SchemaMismatch, StateMismatch, UsageError
 from swarm.core.finetune import FineTune, LoraParameters, LrSchedule
-from swarm.core.rankjob import RankEvent, RankPlan, RankStepped, Ready, Reported, Saved, Smaller, Validated, decode_event, encode_event
+from swarm.core.rankjob import (
+    RankEvent,
+    RankPlan,
+    RankStepped,
+    Ready,
+    Reported,
+    Saved,
+    Smaller,
+    Validated,
+    decode_event,
+    encode_event,
+)
 from swarm.parallel import checkpoint as checkpoints
 from swarm.parallel import model as models
 from swarm.parallel.group import Alone
 from swarm.parallel.train import Trainer, prepared
 from tests.integration.fake_group import on_ranks
 from tests.integration.tiny_llama import completions, make_data, make_model, spec
+
+Told = TypeVar("Told")
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +77,8 @@ def distance(one: dict[str, Any], other: dict[str, Any]) -> float:
     return float(np.linalg.norm(both[0] - both[1]) / np.linalg.norm(both[0]))
 
 
-def of[T](events: list[RankEvent], kind: type[T]) -> list[T]: ...
+def of(events: list[RankEvent], kind: type[Told]) -> list[Told]:
+    return [event for event in events if isinstance(event, kind)]
 
 
 CONFIGS: dict[str, Callable[[], FineTune]] = {
@@ -92,3 +107,304 @@ def test_ten_steps_and_ten_more_are_twenty(places: tuple[Path, Path], tmp_path: 
     assert second.position.trained_tokens == whole.position.trained_tokens
     assert distance(weights(whole), weights(second)) <= 1e-5
     assert distance(weights(whole), weights(first)) > 1e-3  # the second half did something
+
+
+def test_a_checkpoint_of_other_options_is_refused(places: tuple[Path, Path], tmp_path: Path) -> None:
+    first, _ = trained(plan_for(places, tmp_path, spec(iters=4)), steps=2)
+    for other in (spec(iters=4, seed=5), spec(iters=4, lora_rank=2), spec(iters=4, optimizer="sgd")):
+        with pytest.raises(StateMismatch, match="other options"):
+            trained(plan_for(places, tmp_path, other, start=first.saved))
+    extended, _ = trained(plan_for(places, tmp_path, spec(iters=8, save_every=3), start=first.saved))
+    assert extended.position.step == 8
+    whole, _ = trained(plan_for(places, tmp_path / "whole", spec(iters=8, save_every=50)))
+    assert distance(weights(whole), weights(extended)) <= 1e-5
+
+
+def test_damaged_checkpoints_are_told(places: tuple[Path, Path], tmp_path: Path) -> None:
+    first, _ = trained(plan_for(places, tmp_path, spec(iters=2)), steps=1)
+    path = Path(str(first.saved))
+    data = path.read_bytes()
+    for damaged in (b"", data[:20], data[: len(data) // 2], b"{}"):
+        path.write_bytes(damaged)
+        with pytest.raises(StateMismatch):
+            checkpoints.load(path)
+    mx.save_safetensors(str(path), {"trainable.x": mx.zeros(3)})
+    with pytest.raises(StateMismatch):
+        checkpoints.load(path)
+    with pytest.raises(StateMismatch):
+        checkpoints.load(tmp_path / "absent.safetensors")
+
+
+def test_two_checkpoints_are_kept_and_earlier_generations_until_then(places: tuple[Path, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    model, _ = models.load_base(places[0])
+    models.prepare(model, spec())
+    optimizer = models.make_optimizer(spec(), model)
+
+    def saved(generation: int, step: int) -> list[str]:
+        checkpoints.save(folder, model, optimizer, checkpoints.Position(generation=generation, step=step))
+        return [f"{path.parent.name[-1]}/{path.stem[-2:]}" for path in checkpoints.found(folder)]
+
+    assert saved(1, 10) == ["1/10"]
+    assert saved(1, 20) == ["1/10", "1/20"]
+    assert saved(1, 30) == ["1/20", "1/30"]
+    assert saved(3, 31) == ["1/20", "1/30", "3/31"]
+    assert saved(2, 31) == ["1/20", "1/30", "2/31", "3/31"]  # a generation that is still alive and should not be
+    assert saved(3, 32) == ["3/31", "3/32"]
+    assert not list(folder.glob("*/.*"))
+
+
+def test_a_full_disk_keeps_what_was_there(places: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer, _ = trained(plan_for(places, tmp_path, spec(iters=4)), steps=1)
+    kept, adapter = Path(str(trainer.saved)), tmp_path / "adapters" / "adapters.safetensors"
+    before = kept.read_bytes(), adapter.read_bytes()
+    whole = mx.save_safetensors
+
+    def short(path: str, *rest: Any, **more: Any) -> None:  # as MLX does on a full disk: without a word
+        whole(path, *rest, **more)
+        data = Path(path).read_bytes()
+        Path(path).write_bytes(data[: len(data) // 2])
+
+    monkeypatch.setattr(mx, "save_safetensors", short)
+    trainer.advance()
+    with pytest.raises(CheckpointUnsaved):
+        trainer.save()
+    assert (kept.read_bytes(), adapter.read_bytes()) == before
+    assert trainer.saved == str(kept)
+    assert not [path for path in tmp_path.rglob(".*") if path.is_file()]
+    checkpoints.load(kept)
+
+
+def test_a_job_tells_what_it_does(places: tuple[Path, Path], tmp_path: Path) -> None:
+    config = spec(iters=10, grad_accumulation_steps=3, steps_per_report=4, steps_per_eval=5, save_every=6, test=True)
+    trainer, events = trained(plan_for(places, tmp_path, config))
+    steps = of(events, RankStepped)
+    assert [(each.step, each.iteration) for each in steps] == [(1, 3), (2, 6), (3, 9), (4, 10)]
+    assert [each.iteration for each in of(events, Reported)] == [6, 9, 10]
+    assert [(each.part, each.iteration) for each in of(events, Validated)] == [
+        ("valid", 0),
+        ("valid", 6),
+        ("valid", 10),
+        ("test", 10),
+    ]
+    assert [(each.step, each.iteration) for each in of(events, Saved)] == [(2, 6), (4, 10)]
+    assert sum(each.tokens for each in steps) == trainer.position.trained_tokens == of(events, Reported)[-1].trained_tokens
+    # Four batches are an epoch of thirteen rows.
+    epoch = int(trainer.data.train.targets.sum())
+    assert 2 * epoch < trainer.position.trained_tokens < 3 * epoch
+    assert of(events, Reported)[-1].epoch == 2.5
+    assert all(decode_event(encode_event(event)) == event for event in events)
+    weighted = sum(each.loss * each.tokens for each in steps[:2] if each.loss is not None) / sum(
+        each.tokens for each in steps[:2]
+    )
+    assert of(events, Reported)[0].train_loss == pytest.approx(weighted)
+    assert sorted(path.name for path in (tmp_path / "adapters").iterdir()) == [
+        "0000006_adapters.safetensors",
+        "adapter_config.json",
+        "adapters.safetensors",
+    ]
+
+
+def test_validation_is_on_the_same_rows_each_time(places: tuple[Path, Path], tmp_path: Path) -> None:
+    config = spec(iters=3, steps_per_eval=1, val_batches=1, learning_rate=1e-30)
+    _, events = trained(plan_for(places, tmp_path, config))
+    losses = [each.loss for each in of(events, Validated)]
+    assert losses == [losses[0]] * 4
+
+
+@pytest.mark.parametrize("kind", ["lora", "dora", "full", "quantised"])
+def test_mlx_lm_reads_the_adapter(places: tuple[Path, Path], tmp_path: Path, kind: str) -> None:
+    from mlx_lm import load
+
+    model = make_model(tmp_path / "q", hidden=64, bits=4) if kind == "quantised" else places[0]
+    config = spec(iters=3, fine_tune_type="lora" if kind == "quantised" else kind, num_layers=1, lora_rank=4)
+    trainer, _ = trained(plan_for((model, places[1]), tmp_path, config))
+    plain, _ = load(str(model))
+    theirs, _ = load(str(model), adapter_path=str(tmp_path / "adapters"))
+    trainer.model.eval()
+    tokens = mx.array([[1, 7, 8, 9, 3]])
+    ours = np.array(trainer.model(tokens))
+    assert np.array_equal(np.array(theirs(tokens)), ours)
+    assert not np.allclose(np.array(plain(tokens)), ours, atol=1e-4)
+
+
+def test_mlx_lm_fuses_the_adapter(places: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlx_lm import fuse, load
+
+    trainer, _ = trained(plan_for(places, tmp_path, spec(iters=3)))
+    fused = tmp_path / "fused"
+    arguments = ["--model", str(places[0]), "--adapter-path", str(tmp_path / "adapters"), "--save-path", str(fused)]
+    monkeypatch.setattr("sys.argv", ["mlx_lm.fuse", *arguments])
+    fuse.main()
+    theirs, _ = load(str(fused))
+    trainer.model.eval()
+    tokens = mx.array([[1, 7, 8, 9, 3]])
+    assert np.allclose(np.array(theirs(tokens)), np.array(trainer.model(tokens)), atol=1e-4)
+
+
+def test_the_adapters_start_as_mlx_lms(places: tuple[Path, Path], tmp_path: Path) -> None:
+    """The same seed, the same adapter; and its configuration has what MLX-LM's trainer writes, and nothing else."""
+    from mlx_lm import lora
+    from mlx_lm.tuner.utils import linear_to_lora_layers
+    from mlx_lm.utils import load_model
+
+    config = spec(seed=11, num_layers=1)
+    ours, _ = models.load_base(places[0])
+    models.prepare(ours, config)
+    theirs, _ = load_model(places[0])
+    mx.random.seed(11)
+    theirs.freeze()
+    linear_to_lora_layers(theirs, 1, {"rank": 8, "dropout": 0.0, "scale": 20.0})
+    mine, other = models.trainables(ours), models.trainables(theirs)
+    assert mine.keys() == other.keys()
+    assert all(np.array_equal(np.array(mine[name]), np.array(other[name])) for name in mine)
+
+    trained(plan_for(places, tmp_path, spec(iters=1), names={"model": "org/model"}))
+    written = json.loads((tmp_path / "adapters" / "adapter_config.json").read_text())
+    unused = {"config", "report_to", "project_name", "trust_remote_code"}
+    assert written.keys() == lora.CONFIG_DEFAULTS.keys() - unused
+    assert written["model"] == "org/model"
+
+
+def test_an_adapter_is_taken_up(places: tuple[Path, Path], tmp_path: Path) -> None:
+    first, _ = trained(plan_for(places, tmp_path, spec(iters=3)))
+    path = tmp_path / "adapters" / "adapters.safetensors"
+    second = prepared(plan_for(places, tmp_path, spec(iters=3), start_adapter=str(path)), Alone(), tell=lambda _: None)
+    assert distance(weights(first), weights(second)) == 0
+    assert second.position.step == 0
+    with pytest.raises(SchemaMismatch, match="not of this model"):
+        prepared(plan_for(places, tmp_path, spec(lora_rank=2), start_adapter=str(path)), Alone(), tell=lambda _: None)
+    with pytest.raises(UsageError, match="no adapter"):
+        prepared(plan_for(places, tmp_path, spec(), start_adapter=str(tmp_path / "x")), Alone(), tell=lambda _: None)
+
+
+def test_a_model_with_code_of_its_own_is_refused(places: tuple[Path, Path], tmp_path: Path) -> None:
+    folder = make_model(tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    (folder / "config.json").write_text(json.dumps({**config, "model_file": "evil.py"}))
+    with pytest.raises(UsageError, match="code of its own"):
+        models.load_base(folder)
+    (folder / "config.json").write_text(json.dumps({**config, "auto_map": {"AutoConfig": "evil.Config"}}))
+    tokens = json.loads((folder / "tokenizer_config.json").read_text())
+    tokens |= {"auto_map": {"AutoTokenizer": ["evil.T", None]}, "tokenizer_class": "T"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokens))
+    with contextlib.suppress(UsageError):  # transformers may find another class to read the tokenizer with
+        models.load_base(folder)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("damage", ["config.json", "model.safetensors", "tokenizer.json", "all"])
+def test_a_damaged_model_is_told_in_one_line(tmp_path: Path, damage: str) -> None:
+    folder = make_model(tmp_path / "model")
+    if damage == "all":
+        folder = tmp_path / "absent"
+    else:
+        (folder / damage).write_text("{")
+    with pytest.raises(UsageError) as caught:
+        models.load_base(folder)
+    assert "\n" not in str(caught.value)
+    assert str(folder) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (spec(num_layers=5), "the model has 2 layers"),
+        (spec(lora_parameters=LoraParameters(keys=("nothing",))), "nothing to fine-tune"),
+    ],
+)
+def test_what_does_not_fit_the_model_is_told(places: tuple[Path, Path], config: FineTune, words: str) -> None:
+    model, _ = models.load_base(places[0])
+    with pytest.raises(UsageError, match=words):
+        models.prepare(model, config)
+
+
+def test_an_optimizer_that_takes_other_values_is_told(places: tuple[Path, Path]) -> None:
+    model, _ = models.load_base(places[0])
+    models.prepare(model, spec())
+    with pytest.raises(UsageError, match="sgd"):  # Nesterov's needs a momentum
+        models.make_optimizer(spec(optimizer="sgd", optimizer_config={"sgd": {"nesterov": True}}), model)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "muon", "sgd", "adafactor"])
+def test_every_optimizer_resumes(places: tuple[Path, Path], tmp_path: Path, optimizer: str) -> None:
+    config = spec(iters=4, optimizer=optimizer, lora_parameters=LoraParameters(keys=("self_attn.q_proj",)))
+    whole, _ = trained(plan_for(places, tmp_path / "whole", config))
+    first, _ = trained(plan_for(places, tmp_path / "first", config), steps=2)
+    second, _ = trained(plan_for(places, tmp_path / "second", config, start=first.saved))
+    assert distance(weights(whole), weights(second)) <= 1e-5
+
+
+def test_two_ranks_train_as_one(places: tuple[Path, Path], tmp_path: Path) -> None:
+    """Also when only rank 0 has the checkpoint that the job goes on from."""
+    config = spec(iters=5, optimizer="sgd", learning_rate=0.1, grad_accumulation_steps=2)
+    alone, told = trained(plan_for(places, tmp_path / "alone", config))
+    first, _ = trained(plan_for(places, tmp_path / "first", config), steps=1)
+
+    def work(group: Any) -> tuple[dict[str, Any], list[RankEvent]]:
+        plan = plan_for(
+            places,
+            tmp_path / "both",
+            config,
+            rank=group.rank,
+            size=2,
+            shares=(3, 1),
+            start=first.saved if group.rank == 0 else None,
+        )
+        events: list[RankEvent] = []
+        trainer = prepared(plan, group, tell=events.append)
+        assert trainer.position.step == 1
+        trainer.run()
+        return weights(trainer), events
+
+    (one, events), (other, others) = on_ranks(2, work)
+    assert distance(one, other) == 0
+    assert distance(weights(alone), one) <= 1e-5
+    assert of(events, Validated)[-1].loss == pytest.approx(of(told, Validated)[-1].loss, rel=1e-5)
+    assert not of(others, Validated)
+    assert not of(others, Saved)
+    assert not of(events, Smaller)
+    both = zip(of(events, RankStepped), of(others, RankStepped), strict=True)
+    assert all(mine.own_tokens + theirs.own_tokens == mine.tokens for mine, theirs in both)
+
+
+def test_ranks_that_hold_other_data_do_not_start(places: tuple[Path, Path], tmp_path: Path) -> None:
+    from swarm.core.errors import ReplicasDiffer
+
+    other = make_data(tmp_path / "other", train=completions(13, seed=9))
+
+    def work(group: Any) -> str:
+        folder = (places[0], other) if group.rank == 1 else places
+        with pytest.raises(ReplicasDiffer) as caught:
+            prepared(plan_for(folder, tmp_path, spec(), rank=group.rank, size=2), group, tell=lambda _: None)
+        return str(caught.value)
+
+    assert set(on_ranks(2, work)) == {"the training rows, or the tokenizers of rank 1 are not those of rank 0"}
+
+
+def test_a_plan_that_contradicts_itself_is_refused() -> None:
+    from swarm.core.rankjob import decode_plan
+
+    plan = {
+        "rank": 0,
+        "size": 2,
+        "spec": {"method": "mlx-lm"},
+        "model": "m",
+        "data": "d",
+        "adapter_path": "a",
+        "checkpoints": "c",
+    }
+    assert decode_plan(json.dumps(plan)).divided == (1, 1)
+    wrong: list[dict[str, Any]] = [
+        {"rank": 2},
+        {"shares": [1]},
+        {"shares": [0, 0]},
+        {"start": "a", "start_adapter": "b"},
+        {"meet_s": 0},
+    ]
+    for values in wrong:
+        with pytest.raises(UsageError):
+            decode_plan(msgspec.json.encode({**plan, **values}))
+    with pytest.raises(UsageError):
+        decode_plan("{")

@@ -1,4 +1,4 @@
-"""A random Llama of a few thousand parameters with a tokenizer of its own, as MLX-LM reads them, and data to fine-tune it on."""
+"""A random Llama of a few thousand parameters with a tokenizer of its own, as MLX-LM reads them, and data for it."""
 
 from __future__ import annotations
 
