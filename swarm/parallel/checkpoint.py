@@ -106,9 +106,9 @@ def restore(checkpoint: Checkpoint, model: Any, optimizer: Any, spec: FineTune) 
 
 
 def put_state(optimizer: Any, model: Any, state: dict[str, mx.array]) -> None:
-    """Replace each value of an optimizer's state, which is complete, by the one of the same name."""
+    """Replace values of an optimizer's state, which is complete, by those of the same names."""
     # Not tree_unflatten: layers without trainables would be missing at the end of its lists.
-    optimizer.state = tree_map_with_path(lambda name, _: state[name], optimizer.state)
+    optimizer.state = tree_map_with_path(lambda name, value: state.get(name, value), optimizer.state)
     optimizer.init(model.trainable_parameters())  # finds nothing missing, and says so to the optimizer
     mx.eval(optimizer.state)
 

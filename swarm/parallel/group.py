@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 import mlx.core as mx
@@ -104,32 +105,24 @@ def agree(group: Group, digests: Mapping[str, bytes]) -> None:
             raise ReplicasDiffer(what, other)
 
 
-def broadcast(group: Group, arrays: Sequence[mx.array]) -> list[mx.array]:
-    """Rank 0's arrays, bit for bit. The others pass arrays of the same shapes and dtypes. It is a sum in which the others are
-    zero, byte by byte: so nothing is rounded, and −0 stays −0."""
-    if group.size == 1:
-        return list(arrays)
-    found: list[mx.array] = []
-    for chunk in _chunks(arrays):
-        raw = mx.concatenate([array.reshape(-1).view(mx.uint8) for array in chunk])
+def broadcast(group: Group, named: Mapping[str, mx.array]) -> Iterator[dict[str, mx.array]]:
+    """Rank 0's arrays, bit for bit, a part at a time: a receiver that puts each part in its place, and holds `named` no longer,
+    never has two of everything. The others pass arrays of the same names, shapes and dtypes. It is a sum in which the others
+    are zero, byte by byte: so nothing is rounded, and −0 stays −0."""
+    pending = deque(named.items())
+    del named
+    while pending:
+        chunk = [pending.popleft()]
+        while pending and sum(array.nbytes for _, array in (*chunk, pending[0])) <= CHUNK_BYTES:
+            chunk.append(pending.popleft())
+        raw = mx.concatenate([array.reshape(-1).view(mx.uint8) for _, array in chunk])
         raw = group.all_sum(raw if group.rank == 0 else mx.zeros_like(raw))
-        start = 0
-        for array in chunk:
-            found.append(raw[start : start + array.nbytes].view(array.dtype).reshape(array.shape))
+        found, start = {}, 0
+        for name, array in chunk:
+            found[name] = raw[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
             start += array.nbytes
         mx.eval(found)
-    return found
-
-
-def _chunks(arrays: Iterable[mx.array]) -> Iterable[list[mx.array]]:
-    chunk: list[mx.array] = []
-    for array in arrays:
-        if chunk and sum(each.nbytes for each in chunk) + array.nbytes > CHUNK_BYTES:
-            yield chunk
-            chunk = []
-        chunk.append(array)
-    if chunk:
-        yield chunk
+        yield found
 
 
 def digest(named: Iterable[tuple[str, mx.array]]) -> bytes:

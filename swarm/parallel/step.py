@@ -41,6 +41,16 @@ class Local(NamedTuple):
     compute_s: float
 
 
+class _Total(NamedTuple):
+    """The sums over all ranks."""
+
+    gradients: Tree
+    loss: float
+    tokens: int
+    compute_s: tuple[float, ...]  # by rank
+    finite: bool
+
+
 class Step(NamedTuple):
     """What all ranks did in a step."""
 
@@ -87,16 +97,17 @@ class Stepper:
         LossNotFinite, on every rank and with nothing updated; GroupBroken."""
         local = self.local(batches, step=step, shares=shares)
         started = time.perf_counter()
-        gradients, loss, tokens, seconds = self._summed(local)
+        total = self._summed(local)
         summed = time.perf_counter()
-        if tokens:
-            self._check(loss, gradients, local, batches=batches, step=step)
-            self._update(gradients, tokens)
+        if total.tokens:
+            if not total.finite:
+                raise self._not_finite(local, batches=batches, step=step)
+            self._update(total.gradients, total.tokens)
         return Step(
-            loss=loss / tokens if tokens else None,
-            tokens=tokens,
+            loss=total.loss / total.tokens if total.tokens else None,
+            tokens=total.tokens,
             local=local,
-            compute_s=seconds,
+            compute_s=total.compute_s,
             exchange_s=summed - started,
             update_s=time.perf_counter() - summed,
         )
@@ -157,40 +168,38 @@ class Stepper:
 
     def _compiled_accumulation(self) -> Callable[..., Any]:
         state = [self.model.state, mx.random.state]
-        compiled: Callable[..., Any] = mx.compile(self._accumulated, inputs=state, outputs=[mx.random.state])
+        # The model is an output, too: to take gradients, MLX puts placeholders into it, which must not stay there.
+        compiled: Callable[..., Any] = mx.compile(self._accumulated, inputs=state, outputs=state)
         return compiled
 
-    def _summed(self, local: Local) -> tuple[Tree, float, int, tuple[float, ...]]:
-        """(gradients, loss, tokens, seconds of each rank), each summed over all ranks, by one collective."""
+    def _summed(self, local: Local) -> _Total:
+        """By one collective."""
         shapes = [(name, value.shape, value.size) for name, value in tree_flatten(self.model.trainable_parameters())]
-        total = sum(size for _, _, size in shapes)
+        size = sum(each for _, _, each in shapes)
         seconds = [0.0] * self.group.size
         seconds[self.group.rank] = local.compute_s
         figures = mx.array([local.loss, *split_count(local.tokens), *seconds], mx.float32)
         if local.gradients is None:
-            flat = [mx.zeros(total, mx.float32)]
+            flat = [mx.zeros(size, mx.float32)]
         else:
             found = dict(tree_flatten(local.gradients))
             flat = [found[name].reshape(-1) for name, _, _ in shapes]
         buffer = self.group.all_sum(mx.concatenate([*flat, figures]))
-        loss, low, high, *times = numbers(buffer[total:])
+        loss, low, high, *times = numbers(buffer[size:])
         gradients, start = [], 0
-        for name, shape, size in shapes:
-            gradients.append((name, buffer[start : start + size].reshape(shape)))
-            start += size
-        return tree_unflatten(gradients), loss, joined_count(low, high), tuple(times)
+        for name, shape, length in shapes:
+            gradients.append((name, buffer[start : start + length].reshape(shape)))
+            start += length
+        finite = bool(mx.isfinite(buffer[: size + 1]).all().item())  # with the loss
+        return _Total(tree_unflatten(gradients), loss, joined_count(low, high), tuple(times), finite)
 
-    def _check(self, loss: float, gradients: Tree, local: Local, *, batches: Sequence[Sequence[int]], step: int) -> None:
-        """Raises LossNotFinite, on all ranks or on none: they judge the same sums."""
-        if loss - loss == 0:
-            finite = mx.stack([mx.isfinite(value).all() for _, value in tree_flatten(gradients)]).all().item()
-            if finite:
-                return
+    def _not_finite(self, local: Local, *, batches: Sequence[Sequence[int]], step: int) -> LossNotFinite:
+        """All ranks or none come here: they judge the same sums."""
         rows = [row for batch in batches for row in batch]
         flags = numbers(self.group.all_sum(mx.array([float(row in local.bad) for row in rows])))
         named = {row for row, flag in zip(rows, flags, strict=True) if flag} or set(rows)
-        what = "loss" if any(flags) else "gradient"
-        raise LossNotFinite(what, step=step, rows=sorted(int(self.rows.lines[row]) for row in named))
+        lines = sorted(int(self.rows.lines[row]) for row in named)
+        return LossNotFinite("loss" if any(flags) else "gradient", step=step, rows=lines)
 
     def _update(self, gradients: Tree, tokens: int) -> None:
         # In the parameters' own precision: an optimizer would otherwise turn half precision into fp32.

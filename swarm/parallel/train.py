@@ -260,13 +260,14 @@ def _taken_up(plan: RankPlan, model: Any, optimizer: Any, position: Position) ->
 
 def _spread(group: Group, model: Any, optimizer: Any, position: Position) -> Position:
     """Give rank 0's trainables, optimizer state and position to all."""
-    weights, state = models.trainables(model), dict(tree_flatten(optimizer.state))
-    counts = mx.array([position.step, position.trained_tokens], mx.uint64)
-    *arrays, counts = broadcast(group, [*weights.values(), *state.values(), counts])
-    model.load_weights(list(zip(weights, arrays, strict=False)), strict=False)
-    checkpoints.put_state(optimizer, model, dict(zip(state, arrays[len(weights) :], strict=True)))
-    mx.eval(model.trainable_parameters())
-    step, tokens = map(int, numbers(counts))
+    if group.size == 1:
+        return position
+    for weights in broadcast(group, models.trainables(model)):
+        model.load_weights(list(weights.items()), strict=False)
+    for state in broadcast(group, dict(tree_flatten(optimizer.state))):
+        checkpoints.put_state(optimizer, model, state)
+    (found,) = broadcast(group, {"position": mx.array([position.step, position.trained_tokens], mx.uint64)})
+    step, tokens = map(int, numbers(found["position"]))
     return Position(step=step, trained_tokens=tokens, job=position.job, generation=position.generation, size=group.size)
 
 

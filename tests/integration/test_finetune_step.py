@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 pytest.importorskip("mlx_lm")
 
 import mlx.core as mx
+import msgspec
 from mlx.utils import tree_flatten
 
 from swarm.core.errors import LossNotFinite, ReplicasDiffer
@@ -231,17 +232,24 @@ def test_validation_is_weighted_by_tokens_and_divided(folder: Path) -> None:
             assert (loss, count) == (pytest.approx(alone, rel=1e-5), tokens)
 
 
-def test_broadcast_is_bit_for_bit() -> None:
+@pytest.mark.parametrize("small", [False, True])
+def test_broadcast_is_bit_for_bit(monkeypatch: pytest.MonkeyPatch, small: bool) -> None:
+    if small:
+        monkeypatch.setattr("swarm.parallel.group.CHUNK_BYTES", 8)
+
     def work(group: Any) -> list[bytes]:
         mine = group.rank == 0
-        arrays = [
+        values = [
             mx.array([1.5, -0.0, np.nan, 1e-40] if mine else [9.0] * 4),
             mx.array([[1.5, -2.5]] if mine else [[3.0, 4.0]], mx.bfloat16),
             mx.array(2**60 + 1 if mine else 0, mx.uint64),
             mx.zeros((0, 3)),
         ]
-        found = broadcast(group, arrays)
-        assert [(each.shape, each.dtype) for each in found] == [(each.shape, each.dtype) for each in arrays]
+        arrays = dict(zip("abcd", values, strict=True))
+        parts = list(broadcast(group, arrays))
+        assert len(parts) == (3 if small else 1)
+        found = [array for part in parts for array in part.values()]
+        assert [(each.shape, each.dtype) for each in found] == [(each.shape, each.dtype) for each in values]
         return [np.array(each.reshape(-1).view(mx.uint8)).tobytes() for each in found]
 
     one, *others = on_ranks(3, work)
@@ -268,3 +276,27 @@ def test_counts_are_exact_in_fp32(counts: list[int]) -> None:
     low = np.add.reduce([np.float32(split_count(count)[0]) for count in counts])
     high = np.add.reduce([np.float32(split_count(count)[1]) for count in counts])
     assert joined_count(float(low), float(high)) == sum(counts)
+
+
+@pytest.mark.slow  # on a CPU, a C++ compiler compiles the step
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_compiled_step_is_the_same(tmp_path: Path, kind: str) -> None:
+    """Over several steps, and so with weights that change; also with dropout, which is drawn anew in each."""
+    config = msgspec.structs.replace(KINDS[kind], optimizer="sgd", lora_parameters=LoraParameters(dropout=0.3))
+    rows = random_rows([5, 9, 7, 12], offsets=[0, 3])
+    folder = make_model(tmp_path, layers=1)
+    found = []
+    for compiled in (False, True):
+        model = prepared(folder, config)
+        optimizer = models.make_optimizer(config, model)
+        stepper = Stepper(
+            model, optimizer, rows=rows, group=Alone(), seed=1, limits=Limits(max_rows=2, pad_to=4), compiled=compiled
+        )
+        losses = [stepper.step([[0, 1, 2, 3]], step=step, shares=[1]).loss for step in range(3)]
+        losses += [stepper.evaluated(rows, [[0, 1, 2, 3]], shares=[1])[0]]
+        losses.append(stepper.step([[0, 1, 2, 3]], step=3, shares=[1]).loss)
+        found.append((losses, {name: np.array(value) for name, value in models.trainables(model).items()}))
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-4)
+    assert len(set(found[1][0])) == 5
+    assert error(found[0][1], found[1][1]) <= 1e-5
