@@ -233,7 +233,7 @@ class ReplicasDiffer(RankError):
 
 
 class LossNotFinite(RankError):
-    """`step`: of the optimizer, from 0; `rows`: lines of train.jsonl, from 1; the whole step's if no row can be told."""
+    """`step`: of the optimizer, from 1; `rows`: lines of train.jsonl, from 1; the whole step's if no row can be told."""
 
     def __init__(self, what: str, *, step: int, rows: Iterable[int]) -> None:
         self.step, self.rows = step, tuple(rows)

@@ -28,6 +28,7 @@ class RankPlan(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: str  # folder that rank 0 writes <generation>/<step> to
     start: str | None = None  # the checkpoint that rank 0 begins with; the others need not have it
     start_adapter: str | None = None  # or an adapter alone: MLX-LM's resume_adapter_file
+    base: str = ""  # SHA-256 of the base model, which checkpoints remember
     names: dict[str, str] = {}  # what adapter_config.json says of model, data, adapter_path; by default the folders
     shares: tuple[int, ...] = ()  # of each rank in a batch's tokens; by default equal
     microbatch_rows: Annotated[int, Meta(ge=1)] | None = None  # through the model at once on this machine; by default its part

@@ -25,9 +25,21 @@ from swarm.parallel.model import take_up, trainables
 FORMAT = 1
 KEPT = 2
 WEIGHTS, STATE = "trainable.", "optimizer."
-FREE = ("iters", "val_batches", "steps_per_report", "steps_per_eval", "save_every", "test", "test_batches", "grad_checkpoint")
+FREE = (
+    "iters",
+    "val_batches",
+    "steps_per_report",
+    "steps_per_eval",
+    "save_every",
+    "test",
+    "test_batches",
+    "grad_checkpoint",
+    "clear_cache_threshold",
+    "world_size_min",
+    "world_size_max",
+    "attach_model",
+)
 """Options that may differ from those a checkpoint was made with: they change no step that it holds."""
-FREE_TOO = ("clear_cache_threshold", "world_size_min", "world_size_max", "attach_model")
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +49,8 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     step: int = 0  # optimizer steps done
     trained_tokens: int = 0
     job: str = ""  # of which options, see `fingerprint`
+    data: str = ""  # SHA-256 of the training rows
+    base: str = ""  # SHA-256 of the base model, as the plan says
     generation: int = 0
     size: int = 1
 
@@ -50,8 +64,9 @@ class Checkpoint(NamedTuple):
 
 def fingerprint(spec: FineTune) -> str:
     """SHA-256 over the options that decide what a step does."""
-    plain = msgspec.to_builtins(spec)
-    kept = {name: value for name, value in plain.items() if name not in (*FREE, *FREE_TOO)}
+    # The last of several iterations may stand alone in a step: a job that is made longer would have other steps.
+    free = FREE if spec.grad_accumulation_steps == 1 else FREE[1:]
+    kept = {name: value for name, value in msgspec.to_builtins(spec).items() if name not in free}
     return hashlib.sha256(msgspec.json.encode(kept, order="sorted")).hexdigest()
 
 
@@ -91,10 +106,16 @@ def load(path: Path) -> Checkpoint:
     return Checkpoint(path, position, *parts)
 
 
-def restore(checkpoint: Checkpoint, model: Any, optimizer: Any, spec: FineTune) -> None:
-    """Go on from a checkpoint. Raises StateMismatch if it is of another job."""
-    if checkpoint.position.job != fingerprint(spec):
-        raise StateMismatch(f"{checkpoint.path} was made with other options than these")
+def restore(checkpoint: Checkpoint, model: Any, optimizer: Any, position: Position) -> None:
+    """Go on from a checkpoint. `position`: where a fresh job stands here. Raises StateMismatch if it is of another job."""
+    then = checkpoint.position
+    for differs, words in (
+        (then.job != position.job, "with other options than these"),
+        (then.data != position.data, "from other training rows than these, or with another tokenizer"),
+        (then.base != position.base, "from another base model than this"),
+    ):
+        if differs:
+            raise StateMismatch(f"{checkpoint.path} was made {words}")
     state = dict(tree_flatten(optimizer.state))
     if schema(state.items()) != schema(checkpoint.state.items()):
         raise StateMismatch(f"{checkpoint.path} holds the state of another optimizer or of other layers")

@@ -38,7 +38,7 @@ class Alone:
         return array
 
 
-class Ring:
+class Collective:
     """The ranks of `mx.distributed`, with any of its backends."""
 
     def __init__(self, group: Any, *, on_cpu: bool = True) -> None:
@@ -68,7 +68,7 @@ def initialised(backend: str, *, rank: int, size: int) -> Group:
         raise GroupBroken(f"rank {rank} found no {backend} group: {' '.join(str(error).split()):.200}") from error
     if (group.rank(), group.size()) != (rank, size):
         raise GroupBroken(f"the {backend} group says rank {group.rank()} of {group.size()}, the plan says {rank} of {size}")
-    return Ring(group, on_cpu=backend != "nccl")
+    return Collective(group, on_cpu=backend != "nccl")
 
 
 def split_count(count: int) -> tuple[float, float]:

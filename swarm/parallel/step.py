@@ -199,7 +199,7 @@ class Stepper:
         flags = numbers(self.group.all_sum(mx.array([float(row in local.bad) for row in rows])))
         named = {row for row, flag in zip(rows, flags, strict=True) if flag} or set(rows)
         lines = sorted(int(self.rows.lines[row]) for row in named)
-        return LossNotFinite("loss" if any(flags) else "gradient", step=step, rows=lines)
+        return LossNotFinite("loss" if any(flags) else "gradient", step=step + 1, rows=lines)
 
     def _update(self, gradients: Tree, tokens: int) -> None:
         # In the parameters' own precision: an optimizer would otherwise turn half precision into fp32.

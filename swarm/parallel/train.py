@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import mlx.core as mx
+import msgspec
 from mlx.utils import tree_flatten
 
 from swarm.core.finetune import FineTune, Places
@@ -91,6 +92,8 @@ class Trainer:
         spec = self.spec
         if self.position.step == 0:
             self._validate("valid", spec.val_batches)
+        if self.position.step >= spec.steps:  # whoever made the last step may not have come to write the adapter
+            self.save()
         for step in range(self.position.step, spec.steps):
             self.advance()
             if spec.due(spec.steps_per_eval, step):
@@ -109,20 +112,15 @@ class Trainer:
         done = self.stepper.step([self._order.batch(k) for k in iterations], step=step, shares=self.plan.divided)
         if mx.get_cache_memory() > spec.clear_cache_threshold:
             mx.clear_cache()
-        self.position = Position(
-            step=step + 1,
-            trained_tokens=self.position.trained_tokens + done.tokens,
-            job=self.position.job,
-            generation=self.plan.generation,
-            size=self.group.size,
-        )
+        tokens = self.position.trained_tokens + done.tokens
+        self.position = _at(self.position, step=step + 1, trained_tokens=tokens)
         if self.stepper.limits.max_rows < rows_before:
             self._tell(Smaller(microbatch_rows=self.stepper.limits.max_rows))
         self._tell(self._stepped(done))
         self._report.add(done, seconds_s=time.perf_counter() - began)
-        if spec.due(spec.steps_per_report, step) and self.group.rank == 0:
-            self._tell(self._report.told(self))
         if spec.due(spec.steps_per_report, step):
+            if self.group.rank == 0:
+                self._tell(self._report.told(self))
             self._report = _Report()
 
     def save(self) -> None:
@@ -207,6 +205,8 @@ def prepared(plan: RankPlan, group: Group, *, tell: Tell, progressed: Callable[[
     StateMismatch, SchemaMismatch, ReplicasDiffer, GroupBroken."""
     spec = plan.spec
     tell(Phase(what="model"))
+    if mx.metal.is_available():  # as MLX-LM does: else large models are paged out between steps
+        mx.set_wired_limit(int(mx.device_info()["max_recommended_working_set_size"]))
     model, tokenizer = models.load_base(Path(plan.model))
     models.prepare(model, spec)
     optimizer = models.make_optimizer(spec, model)
@@ -217,7 +217,13 @@ def prepared(plan: RankPlan, group: Group, *, tell: Tell, progressed: Callable[[
     data = Data(train, valid, read_rows(folder, "test", tokenizer=tokenizer, spec=spec) if spec.test else _none(valid))
     progressed()
     tell(Phase(what="weights"))
-    position = Position(job=checkpoints.fingerprint(spec), generation=plan.generation, size=group.size)
+    position = Position(
+        job=checkpoints.fingerprint(spec),
+        data=data.train.digest.hex(),
+        base=plan.base,
+        generation=plan.generation,
+        size=group.size,
+    )
     if group.rank == 0:
         position = _taken_up(plan, model, optimizer, position)
     agree(
@@ -251,8 +257,8 @@ def prepared(plan: RankPlan, group: Group, *, tell: Tell, progressed: Callable[[
 def _taken_up(plan: RankPlan, model: Any, optimizer: Any, position: Position) -> Position:
     if plan.start is not None:
         found = checkpoints.load(Path(plan.start))
-        checkpoints.restore(found, model, optimizer, plan.spec)
-        return found.position
+        checkpoints.restore(found, model, optimizer, position)
+        return _at(position, step=found.position.step, trained_tokens=found.position.trained_tokens)
     if plan.start_adapter is not None:
         models.take_up(model, models.read_adapter(Path(plan.start_adapter)), whence=plan.start_adapter)
     return position
@@ -268,7 +274,11 @@ def _spread(group: Group, model: Any, optimizer: Any, position: Position) -> Pos
         checkpoints.put_state(optimizer, model, state)
     (found,) = broadcast(group, {"position": mx.array([position.step, position.trained_tokens], mx.uint64)})
     step, tokens = map(int, numbers(found["position"]))
-    return Position(step=step, trained_tokens=tokens, job=position.job, generation=position.generation, size=group.size)
+    return _at(position, step=step, trained_tokens=tokens)
+
+
+def _at(position: Position, *, step: int, trained_tokens: int) -> Position:
+    return msgspec.structs.replace(position, step=step, trained_tokens=trained_tokens)
 
 
 def _evaluation(rows: Rows, spec: FineTune, count: int) -> Sequence[Sequence[int]]:

@@ -114,6 +114,13 @@ def test_a_checkpoint_of_other_options_is_refused(places: tuple[Path, Path], tmp
     for other in (spec(iters=4, seed=5), spec(iters=4, lora_rank=2), spec(iters=4, optimizer="sgd")):
         with pytest.raises(StateMismatch, match="other options"):
             trained(plan_for(places, tmp_path, other, start=first.saved))
+    other = make_data(tmp_path / "other", train=completions(13, seed=9))
+    with pytest.raises(StateMismatch, match="other training rows"):
+        trained(plan_for((places[0], other), tmp_path, spec(iters=4), start=first.saved))
+    with pytest.raises(StateMismatch, match="another base model"):
+        trained(plan_for(places, tmp_path, spec(iters=4), start=first.saved, base="x"))
+    with pytest.raises(StateMismatch, match="other options"):  # its last step might have held two iterations
+        trained(plan_for(places, tmp_path, spec(iters=5, grad_accumulation_steps=2), start=first.saved))
     extended, _ = trained(plan_for(places, tmp_path, spec(iters=8, save_every=3), start=first.saved))
     assert extended.position.step == 8
     whole, _ = trained(plan_for(places, tmp_path / "whole", spec(iters=8, save_every=50)))
@@ -408,3 +415,11 @@ def test_a_plan_that_contradicts_itself_is_refused() -> None:
             decode_plan(msgspec.json.encode({**plan, **values}))
     with pytest.raises(UsageError):
         decode_plan("{")
+
+
+def test_a_job_that_was_done_but_for_its_adapter_writes_it(places: tuple[Path, Path], tmp_path: Path) -> None:
+    first, _ = trained(plan_for(places, tmp_path / "first", spec(iters=3)))
+    second, events = trained(plan_for(places, tmp_path / "second", spec(iters=3), start=first.saved, generation=1))
+    assert not of(events, RankStepped)
+    assert distance(weights(first), weights(second)) == 0
+    assert (tmp_path / "second" / "adapters" / "adapters.safetensors").exists()
