@@ -12,6 +12,7 @@ from swarm.core.errors import GroupBroken
 
 PATIENCE = 10.0  # times the longest wait between two signs of progress so far
 LOOK_S = 0.5
+LAST_WORDS_S = 2.0
 
 
 class Progress:
@@ -72,7 +73,8 @@ class Watchdog:
         self._end("whoever started this rank is gone")
 
     def _end(self, words: str) -> None:
-        try:
-            self._last_words(words)
-        finally:
-            os._exit(GroupBroken.exit_code)
+        # On a thread of their own: whoever should read them may have stopped doing so, and the pipe may be full.
+        speaker = threading.Thread(target=self._last_words, args=(words,), daemon=True)
+        speaker.start()
+        speaker.join(LAST_WORDS_S)
+        os._exit(GroupBroken.exit_code)

@@ -122,6 +122,27 @@ def test_a_rank_does_not_outlive_who_started_it(places: dict[str, Path], tmp_pat
         assert "is gone" in alone.ended.reason
 
 
+def test_a_stuck_rank_ends_also_when_nobody_reads_its_words(tmp_path: Path) -> None:
+    """The pipe is full, and the thread that writes holds it for ever."""
+    code = """if True:
+        import os, threading, time
+        from swarm.core.rankjob import Smaller
+        from swarm.parallel.rank import Voice
+        from swarm.parallel.watchdog import Watchdog
+        voice = Voice()
+        watchdog = Watchdog(lambda words: voice.last(words))
+        watchdog.start()
+        watchdog.expect("reading", 0.5)
+        while True:
+            voice.tell(Smaller(microbatch_rows=1))
+    """
+    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.wait(60) == 75
+        finally:
+            process.kill()
+
+
 def test_ranks_that_do_not_come_together_end(places: dict[str, Path], tmp_path: Path) -> None:
     with ranks(tmp_path, LONG, **places, size=2, meet_s=8.0) as (first, second):
         second.process.kill()
