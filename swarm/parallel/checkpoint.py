@@ -16,7 +16,7 @@ import mlx.core as mx
 import msgspec
 from mlx.utils import tree_flatten, tree_map_with_path
 
-from swarm.core.errors import CheckpointUnsaved, SchemaMismatch, StateMismatch
+from swarm.core.errors import SchemaMismatch, StateMismatch
 from swarm.core.finetune import FineTune
 from swarm.parallel.files import written
 from swarm.parallel.group import schema
@@ -74,10 +74,6 @@ def save(folder: Path, model: Any, optimizer: Any, position: Position) -> Path:
     """Write a checkpoint, and remove all but the newest two of this generation; once there are two, those of earlier ones too.
     Raises CheckpointUnsaved; those that were there are kept."""
     path = folder / f"{position.generation:06d}" / f"{position.step:010d}.safetensors"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CheckpointUnsaved(f"{path.parent}: {error.strerror}") from error
     arrays = {WEIGHTS + name: value for name, value in trainables(model).items()}
     arrays |= {STATE + name: value for name, value in tree_flatten(optimizer.state)}
     text = msgspec.json.encode(position).decode()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import mlx.core as mx
 import mlx.optimizers as optim
 from mlx.utils import tree_flatten
 
-from swarm.core.errors import CheckpointUnsaved, SchemaMismatch, UsageError
+from swarm.core.errors import SchemaMismatch, UsageError
 from swarm.core.finetune import FineTune, Places
 from swarm.parallel.files import written
 
@@ -168,22 +167,12 @@ def save_adapter(folder: Path, model: Any, *, config: dict[str, Any], iteration:
     """Write `adapters.safetensors` and `adapter_config.json`, each whole or not at all, and with `iteration` also
     `0000100_adapters.safetensors`. Returns the newest. Raises CheckpointUnsaved."""
     weights = trainables(model)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CheckpointUnsaved(f"{folder}: {error.strerror}") from error
     text = json.dumps(config, indent=4, sort_keys=True).encode()
-    written(folder / "adapter_config.json", lambda path: _write_bytes(path, text), size=len(text))
+    written(folder / "adapter_config.json", lambda path: path.write_bytes(text))
     names = [ADAPTERS] if iteration is None else [f"{iteration:07d}_{ADAPTERS}", ADAPTERS]
     for name in names:
         written(folder / name, lambda path: mx.save_safetensors(str(path), weights))
     return folder / names[0]
-
-
-def _write_bytes(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        os.fsync(file.fileno())
 
 
 def _lora(spec: FineTune) -> dict[str, Any]:
