@@ -10,8 +10,7 @@ from msgspec import Meta
 from swarm.core.errors import UsageError
 from swarm.core.finetune import FineTune
 from swarm.core.options import check_ranges
-
-Backend: TypeAlias = Literal["ring", "jaccl", "nccl", "mpi"]
+from swarm.core.ranks import Backend
 
 
 class RankPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +72,7 @@ class Phase(_Event, frozen=True, kw_only=True, tag=True):
     what: Literal["meeting", "model", "rows", "weights", "training"]
 
 
-class Ready(_Event, frozen=True, kw_only=True, tag=True):
+class RankReady(_Event, frozen=True, kw_only=True, tag=True):
     """All ranks hold the same, and the first step begins."""
 
     step: int  # done before, as the checkpoint has it
@@ -153,7 +152,7 @@ class RankEnded(_Event, frozen=True, kw_only=True, tag=True):
     again: bool = False  # a new generation can go on
 
 
-RankEvent: TypeAlias = Phase | Ready | RankStepped | Reported | Validated | Saved | Smaller | RankEnded
+RankEvent: TypeAlias = Phase | RankReady | RankStepped | Reported | Validated | Saved | Smaller | RankEnded
 
 
 def encode_event(event: RankEvent) -> bytes:

@@ -12,7 +12,7 @@ import threading
 from typing import BinaryIO, NoReturn
 
 from swarm.core.errors import INTERRUPTED, GroupBroken, SwarmError, UsageError
-from swarm.core.rankjob import Phase, RankEnded, RankEvent, RankPlan, RankStepped, Ready, Saved, decode_plan, encode_event
+from swarm.core.rankjob import Phase, RankEnded, RankEvent, RankPlan, RankReady, RankStepped, Saved, decode_plan, encode_event
 from swarm.host.crash import note_crash
 from swarm.parallel.watchdog import Watchdog
 
@@ -36,7 +36,7 @@ class Voice:
             if self._silent:
                 return
             match event:
-                case Ready() | RankStepped():
+                case RankReady() | RankStepped():
                     self._step = event.step
                 case Saved():
                     self.saved = event.checkpoint

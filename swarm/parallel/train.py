@@ -14,7 +14,7 @@ import msgspec
 from mlx.utils import tree_flatten
 
 from swarm.core.finetune import FineTune, Places
-from swarm.core.rankjob import Phase, RankEvent, RankPlan, RankStepped, Ready, Reported, Saved, Smaller, Validated
+from swarm.core.rankjob import Phase, RankEvent, RankPlan, RankReady, RankStepped, Reported, Saved, Smaller, Validated
 from swarm.parallel import checkpoint as checkpoints
 from swarm.parallel import model as models
 from swarm.parallel.checkpoint import Position
@@ -72,8 +72,8 @@ class Trainer:
         self._order = Order(data.train.lengths, batch_size=self.spec.batch_size, seed=self.spec.seed)
         self._report = _Report()
 
-    def ready(self) -> Ready:
-        return Ready(
+    def ready(self) -> RankReady:
+        return RankReady(
             step=self.position.step,
             steps=self.spec.steps,
             rank=self.group.rank,

@@ -22,8 +22,8 @@ from swarm.core.finetune import FineTune, LoraParameters, LrSchedule
 from swarm.core.rankjob import (
     RankEvent,
     RankPlan,
+    RankReady,
     RankStepped,
-    Ready,
     Reported,
     Saved,
     Smaller,
@@ -103,7 +103,7 @@ def test_ten_steps_and_ten_more_are_twenty(places: tuple[Path, Path], tmp_path: 
     first, _ = trained(plan_for(places, tmp_path / "first", config), steps=half)
     plan = plan_for(places, tmp_path / "second", config, start=first.saved, generation=1)
     second, events = trained(plan, steps=config.steps - half)
-    assert of(events, Ready)[0].step == half
+    assert of(events, RankReady)[0].step == half
     assert second.position.step == whole.position.step == config.steps
     assert second.position.trained_tokens == whole.position.trained_tokens
     assert distance(weights(whole), weights(second)) <= 1e-5

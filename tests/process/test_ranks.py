@@ -16,7 +16,7 @@ pytest.importorskip("mlx_lm")
 import mlx.core as mx
 
 from swarm.core.finetune import FineTune
-from swarm.core.rankjob import RankEvent, RankStepped, Ready, Saved, Validated
+from swarm.core.rankjob import RankEvent, RankReady, RankStepped, Saved, Validated
 from tests.integration.tiny_llama import completions, make_data, make_model, spec
 from tests.process.ranks import ROOT, Rank, ranks
 
@@ -96,8 +96,8 @@ def test_a_killed_rank_ends_the_others_and_a_new_generation_goes_on(places: dict
     saved = first.of(Saved)[-1]
     assert saved.checkpoint == start
     with ranks(tmp_path, LONG, **places, size=1, generation=1, start=start) as (alone,):
-        ready = alone.until(lambda event: isinstance(event, Ready))
-        assert isinstance(ready, Ready)
+        ready = alone.until(lambda event: isinstance(event, RankReady))
+        assert isinstance(ready, RankReady)
         assert ready.step == saved.step
         alone.until(stepped(saved.step + 3))
 
