@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from swarm.core.errors import UsageError
 from swarm.core.options import check_ranges
+from swarm.core.ranks import MAX_RANKS
 
 FineTuneType: TypeAlias = Literal["lora", "dora", "full"]
 FineTuneOptimizer: TypeAlias = Literal["adam", "adamw", "muon", "sgd", "adafactor"]
@@ -111,8 +112,10 @@ class FineTune(msgspec.Struct, frozen=True, kw_only=True, tag="mlx-lm", tag_fiel
     chat_feature: Annotated[str, Meta(description="key of a chat row's messages")] = "messages"
     text_feature: Annotated[str, Meta(description="key of a text row's text")] = "text"
     lora_rank: Annotated[int, Meta(ge=1, le=65536, description="rank of the adapters; as lora_parameters' rank")] | None = None
-    world_size_min: Annotated[int, Meta(ge=1, le=1024, description="machines that the job waits for")] = 1
-    world_size_max: Annotated[int, Meta(ge=1, le=1024, description="machines that take part; by default all")] | None = None
+    world_size_min: Annotated[int, Meta(ge=1, le=MAX_RANKS, description="machines that the job waits for")] = 1
+    world_size_max: Annotated[int, Meta(ge=1, le=MAX_RANKS, description="machines that take part; by default all")] | None = (
+        None
+    )
     attach_model: Annotated[bool, Meta(description="put the base model into the run, for machines without it")] = False
 
     def __post_init__(self) -> None:

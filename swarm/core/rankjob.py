@@ -10,14 +10,14 @@ from msgspec import Meta
 from swarm.core.errors import UsageError
 from swarm.core.finetune import FineTune
 from swarm.core.options import check_ranges
-from swarm.core.ranks import Backend
+from swarm.core.ranks import MAX_RANKS, Backend
 
 
 class RankPlan(msgspec.Struct, frozen=True, kw_only=True):
     """One rank of one generation. Addresses are in the environment, as the backend wants them (ring: MLX_HOSTFILE)."""
 
     rank: Annotated[int, Meta(ge=0)]
-    size: Annotated[int, Meta(ge=1, le=1024)]
+    size: Annotated[int, Meta(ge=1, le=MAX_RANKS)]
     generation: Annotated[int, Meta(ge=0, le=999_999)] = 0
     backend: Backend = "ring"
     spec: FineTune
@@ -33,9 +33,7 @@ class RankPlan(msgspec.Struct, frozen=True, kw_only=True):
     microbatch_rows: Annotated[int, Meta(ge=1)] | None = None  # through the model at once on this machine; by default its part
     microbatch_tokens: Annotated[int, Meta(ge=1)] | None = None
     meet_s: Annotated[float, Meta(gt=0)] = 60.0  # for all ranks to be there
-    prepare_s: Annotated[float, Meta(gt=0)] = (
-        1800.0  # until the first step is done: loading, tokenising, compiling, on the slowest
-    )
+    prepare_s: Annotated[float, Meta(gt=0)] = 1800.0  # until the first step is done, on the slowest machine
     silence_s: Annotated[float, Meta(gt=0)] = 120.0  # without a sign of progress, after which this rank ends itself
     leash: bool = False  # end when standard input does: nobody is left who would end it
 
