@@ -2,11 +2,13 @@
 standard input. Events go to standard output, everything else to standard error.
 
 Exit codes: 0 done; 75 the group is broken, and a new generation can go on; 2 something that a person gave is wrong; 1 else.
+Ended by SIGALRM, and so without last words: the ranks did not come together in time, and a new generation can try again.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 from typing import BinaryIO, NoReturn
@@ -87,12 +89,15 @@ def _run(plan: RankPlan, voice: Voice) -> None:
     sys.modules["torch"] = None  # type: ignore[assignment]  # that means: not there
     os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true"}  # before Hugging Face's libraries read them
     voice.tell(Phase(what="meeting"))
-    watchdog.expect("meeting the other ranks", plan.meet_s)
     try:
         from swarm.parallel.group import initialised
     except ImportError as error:
         raise UsageError(f"MLX-LM is not installed here (pip install 'homeswarm[mlx-lm]'): {error}") from error
+    # While MLX waits for the others it holds Python's lock, so that no other thread runs: only the system can end it then.
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, plan.meet_s)
     group = initialised(plan.backend, rank=plan.rank, size=plan.size)
+    signal.setitimer(signal.ITIMER_REAL, 0)
     watchdog.expect("preparing, or waiting for the other ranks to be prepared", plan.prepare_s)
     try:
         from swarm.parallel.train import prepared

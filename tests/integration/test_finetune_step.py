@@ -298,5 +298,5 @@ def test_a_compiled_step_is_the_same(tmp_path: Path, kind: str) -> None:
         losses.append(stepper.step([[0, 1, 2, 3]], step=3, shares=[1]).loss)
         found.append((losses, {name: np.array(value) for name, value in models.trainables(model).items()}))
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-4)
-    assert len(set(found[1][0])) == 5
+    assert len(set(found[1][0])) >= 4  # without dropout, the last step has the loss of the evaluation
     assert error(found[0][1], found[1][1]) <= 1e-5
