@@ -1,6 +1,6 @@
 # For GNU Make 3.81 (the one that macOS ships) and newer.
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow lint format bench clean
+.PHONY: help demo test slow ranks lint format bench clean
 
 BIN := .venv/bin
 # Both kinds of learner: PyTorch and MLX train in one run.
@@ -14,6 +14,7 @@ help:
 	@echo 'make demo    two learners, one in PyTorch and one in MLX, train one model in front of you'
 	@echo 'make test    the tests that take seconds'
 	@echo 'make slow    the tests that take minutes'
+	@echo 'make ranks   the tests of data parallel training, which need MLX-LM and what it brings along'
 	@echo 'make lint    ruff, mypy and the import contracts'
 	@echo 'make format  lay out the code the way lint wants it'
 	@echo 'make bench   how long the command takes to start, and what an exchange costs here'
@@ -30,6 +31,11 @@ test: .venv/.dev-stamp
 
 slow: .venv/.dev-stamp
 	@$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+
+ranks: .venv/.ranks-stamp
+	@$(BIN)/python -m pytest -m 'not slow' tests/unit/test_finetune.py tests/unit/test_batches_of_rows.py \
+		tests/unit/test_rank_watchdog.py tests/integration/test_finetune_step.py tests/integration/test_finetune_train.py \
+		tests/process/test_ranks.py $(PYTEST_ARGS)
 
 lint: .venv/.dev-stamp
 	$(BIN)/ruff check .
@@ -51,6 +57,10 @@ clean:
 
 .venv/.run-stamp: $(INSTALL_FROM)
 	@.ci/venv $(RUN_EXTRAS)
+	@touch $@
+
+.venv/.ranks-stamp: .venv/.dev-stamp
+	@.ci/venv mlx-lm
 	@touch $@
 
 .venv/.dev-stamp: $(INSTALL_FROM)
