@@ -78,6 +78,7 @@ def follow(orders: Sequence[Learn], *, as_json: bool = False) -> int:
     first, *later = orders
     team = _Team(named=bool(later), as_json=as_json)
     with _asked(team.workers) as asked:
+        team.asked = asked
         team.start(first)
         waits, told = first.create is not None, False
         while team.look() or later:
@@ -104,6 +105,7 @@ class _Team:
         self.workers: list[launcher.Worker] = []
         self.progress = Progress()
         self.created = False
+        self.asked: Callable[[], int] = lambda: 0  # how often they were asked to leave
         self._codes: list[tuple[int, bool]] = []  # of those that failed, and whether it was for coming too late
         self._named, self._as_json = named, as_json
         self._members: list[_Member] = []
@@ -155,7 +157,7 @@ class _Team:
         who = member.learner if self._named else ""
         if member.last is not None and member.failed is None:
             tell(member.last, self.progress, who)
-        code = _ended(member.worker, member.failed, who)
+        code = 0 if self.asked() else _ended(member.worker, member.failed, who)
         if code:
             self._codes.append((code, member.failed is not None and member.failed.error == errors.RunEnded.__name__))
 

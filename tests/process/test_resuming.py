@@ -60,6 +60,7 @@ def test_a_learner_that_was_killed_and_one_that_left_go_on(tmp_path: Path, state
     assert check_mailbox(mailbox, run.run) > 5
 
 
+@pytest.mark.slow
 def test_a_run_that_is_made_anew_under_its_id_begins_anew(tmp_path: Path, state_dir: Path) -> None:
     mailbox = make_mailbox(tmp_path)
     run = new_run(rounds=None, algorithm=DiLoCo(sync_every=20, beat_s=0.5, lease_s=3.0))
