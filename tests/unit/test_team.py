@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +69,9 @@ def order(learner: str, *, create: bool = False) -> Learn:
 
 
 @pytest.fixture
-def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[int, list[str]]]:
+def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., tuple[int, list[str]]]]:
     """(the exit code, who was started) of following these workers in turn."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     monkeypatch.setattr(narrate, "LOOK_S", 0.0)
 
     def run(*workers: Callable[[Path], Worker], as_json: bool = False, create: bool = True) -> tuple[int, list[str]]:
@@ -86,7 +87,8 @@ def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple
         orders = [order(name, create=create and name == "a") for name in names]
         return narrate.follow(orders, as_json=as_json), started
 
-    return run
+    yield run
+    signal.signal(signal.SIGINT, before)
 
 
 def made(*batches: tuple[WorkerEvent, ...], **how: Any) -> Callable[[Path], Worker]:
