@@ -310,7 +310,12 @@ class Tape:
         """Which private clients train in a round that no round record names them for; None if nobody has said yet."""
         key = self.keys.sample(round)
         data = await self.mailbox.read(key)
-        return None if data is None else _decoded(data, Sample, key)
+        if data is None:
+            return None
+        record = _decoded(data, Sample, key)
+        if record.round != round:
+            raise MailboxCorrupt(f"{key}: is the sample of round {record.round}")
+        return record
 
     async def name_sample(self, sample: Sample) -> Sample:
         """Say it, unless somebody else has; returns what holds."""

@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 from swarm.core.clients import client_id, draw, sampled
+from swarm.core.errors import MailboxCorrupt
 from swarm.core.events import Trouble, Waiting
-from swarm.core.records import Claim, Control, Manifest, RoundRecord
+from swarm.core.records import Claim, Control, Manifest, RoundRecord, Sample
 from swarm.core.specs import FedAvg
 from swarm.exchange import Exchange
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
@@ -374,5 +375,17 @@ def test_round_0_waits_for_as_many_private_clients_as_a_round_samples() -> None:
         assert not first.trained
         second = ClientLearner(store, manifest, "second", machines, step_s=STEP_S)
         assert await together(life, second.live()) == ["done", "done"]
+
+    virtually(scenario())
+
+
+def test_a_sample_of_another_round_is_damaged() -> None:
+    async def scenario() -> None:
+        store = MemoryStore()
+        exchange = Exchange(MemoryMailbox(store), await new_run(store, private(), rounds=2))
+        await exchange.name_sample(Sample(round=0, clients=("a",)))
+        store.objects[exchange.keys.sample(1)] = store.objects[exchange.keys.sample(0)]
+        with pytest.raises(MailboxCorrupt, match="is the sample of round 0"):
+            await exchange.sample(1)
 
     virtually(scenario())
