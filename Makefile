@@ -31,6 +31,7 @@ test: .venv/.dev-stamp
 
 slow: .venv/.dev-stamp
 	@$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not process and not slow and not share' --hypothesis-profile default tests/unit tests/contract
 
 ranks: .venv/.ranks-stamp
 	@$(BIN)/python -m pytest -m 'not slow' tests/unit/test_finetune.py tests/unit/test_batches_of_rows.py \
