@@ -47,7 +47,7 @@ async def inline(work: Callable[[], Any]) -> Any:
 def check_payloads(manifest: Manifest) -> None:
     """Raises UsageError if what deltas, updates or outer payloads of such a run hold beside a parameter (a scale, a master
     copy, a second moment) would have another parameter's name."""
-    spec, specs = manifest.algorithm, manifest.tensors
+    spec, specs = manifest.by_rounds, manifest.tensors
     for dtype in (spec.delta_dtype, spec.commit_dtype):
         check_names(specs, dtype)
     OuterStep.of(spec).check_names(specs)
@@ -120,7 +120,7 @@ class Exchange(Tape):
 
     async def _updated(self, fragment: int, record: RoundRecord, held: tuple[str, Tensors]) -> Tensors | None:
         """`held` with the record's update, if that gives the bytes of its theta."""
-        update, dtype = record.update, self.manifest.algorithm.commit_dtype
+        update, dtype = record.update, self.manifest.by_rounds.commit_dtype
         before = record.round - len(self.plan)
         if update is None or dtype is None or update.size_bytes >= record.theta.size_bytes:
             return None

@@ -61,7 +61,7 @@ class Tape:
         self.keys = keys.RunKeys(manifest.run)
         self.plan = manifest.plan
         spec = manifest.algorithm
-        self.schedule = Schedule(sync_every=spec.sync_every if isinstance(spec, DiLoCo) else 1, fragments=len(self.plan))
+        self.schedule = Schedule(sync_every=spec.sync_every if isinstance(spec, DiLoCo) else 1, fragments=len(self.plan) or 1)
         self._held: tuple[int, str] | None = None  # the newest round record seen, and its body's hash
 
     async def look(self, newest: int, controls: Sequence[Control]) -> Look:

@@ -139,6 +139,73 @@ class Evaluated(_Event, frozen=True, kw_only=True, tag=True):
     sample: str = ""
 
 
+class Gathering(_Event, frozen=True, kw_only=True, tag=True):
+    """The ranks of a data-parallel job do not start yet."""
+
+    generation: int
+    reason: str
+
+
+class RankPlaced(_Event, frozen=True, kw_only=True, tag=True):
+    """A rank of a data-parallel job starts here."""
+
+    generation: int
+    rank: int
+    size: int
+    backend: str
+    address: str  # the only one that it binds to
+    machines: tuple[str, ...]  # learners, by rank
+    refused: tuple[str, ...] = ()  # "learner: reason"
+    step: int = 0  # that the job goes on after
+
+
+class JobStepped(_Event, frozen=True, kw_only=True, tag=True):
+    """Progress of a data-parallel job, at most once a second."""
+
+    step: int
+    steps: int
+    iteration: int
+    loss: float | None
+    tokens_per_s: float  # of all ranks
+
+
+class JobReported(_Event, frozen=True, kw_only=True, tag=True):
+    """What MLX-LM reports every `steps_per_report` iterations; on the machine of rank 0."""
+
+    iteration: int
+    iters: int
+    train_loss: float | None
+    learning_rate: float
+    tokens_per_s: float
+    trained_tokens: int
+    memory_bytes: int
+
+
+class JobValidated(_Event, frozen=True, kw_only=True, tag=True):
+    """On the machine of rank 0."""
+
+    part: Literal["valid", "test"]
+    iteration: int
+    loss: float | None
+    seconds_s: float
+
+
+class JobSaved(_Event, frozen=True, kw_only=True, tag=True):
+    """A checkpoint is in the mailbox, from this machine; or an adapter was written here (`adapter`)."""
+
+    iteration: int
+    size_bytes: int
+    adapter: str = ""  # path
+
+
+class GenerationOver(_Event, frozen=True, kw_only=True, tag=True):
+    """The ranks of a generation have ended, and another one follows."""
+
+    generation: int
+    ending: str
+    reason: str
+
+
 class ShareLost(_Event, frozen=True, kw_only=True, tag=True):
     reason: str
 
@@ -159,6 +226,9 @@ class Ended(_Event, frozen=True, kw_only=True, tag=True):
     reason: str  # 'done', 'stopped', 'left'
     rounds: int  # committed ones
     params_sha256: str = ""  # of the model's parameters, as bytes
+    iterations: int | None = None  # of a data-parallel job: done
+    adapter: str = ""  # path of what it learned, on this machine
+    chat: str = ""  # the command that tries it out
 
 
 class Failed(_Event, frozen=True, kw_only=True, tag=True):
@@ -184,6 +254,13 @@ WorkerEvent: TypeAlias = (
     | Published
     | RoundClosed
     | Evaluated
+    | Gathering
+    | RankPlaced
+    | JobStepped
+    | JobReported
+    | JobValidated
+    | JobSaved
+    | GenerationOver
     | ShareLost
     | ShareBack
     | Trouble

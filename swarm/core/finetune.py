@@ -6,14 +6,13 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
 from swarm.core.errors import UsageError
 from swarm.core.options import check_ranges
-from swarm.core.ranks import MAX_RANKS
 
 FineTuneType: TypeAlias = Literal["lora", "dora", "full"]
 FineTuneOptimizer: TypeAlias = Literal["adam", "adamw", "muon", "sgd", "adafactor"]
@@ -46,6 +45,7 @@ SCHEDULE_ARGUMENTS: dict[str, tuple[int, int]] = {
 """Fewest and most arguments of each schedule in mlx.optimizers; the first is the rate that it begins with."""
 
 MAX_KEYS = 1000
+MAX_RANKS = 256  # machines of one job
 
 
 class LoraParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -117,6 +117,13 @@ class FineTune(msgspec.Struct, frozen=True, kw_only=True, tag="mlx-lm", tag_fiel
         None
     )
     attach_model: Annotated[bool, Meta(description="put the base model into the run, for machines without it")] = False
+    beat_s: Annotated[float, Meta(ge=0.01, le=60, description="seconds between two signs of life")] = 2.0
+    lease_s: Annotated[float, Meta(gt=0, le=3600, description="seconds without one after which a machine counts as gone")] = (
+        20.0
+    )
+
+    keep_s: ClassVar[float] = 600.0  # after which what nobody refers to is deleted
+    weight_unit: ClassVar[Literal["tokens"]] = "tokens"
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -130,6 +137,8 @@ class FineTune(msgspec.Struct, frozen=True, kw_only=True, tag="mlx-lm", tag_fiel
                 numbers = value if isinstance(value, list) else [value]
                 if not all(number is None or math.isfinite(number) for number in numbers):
                     raise ValueError(f"optimizer_config: {argument} of {name} must be finite, got {value}")
+        if self.lease_s < 2 * self.beat_s:
+            raise ValueError(f"lease_s must be >= 2 × beat_s ({2 * self.beat_s:g}), got {self.lease_s:g}")
         if self.world_size_max is not None and self.world_size_max < self.world_size_min:
             raise ValueError(f"world_size_max must be >= world_size_min ({self.world_size_min}), got {self.world_size_max}")
 

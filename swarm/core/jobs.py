@@ -25,6 +25,8 @@ class CreateRun(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints_kept: int = 3
     base_model: str | None = None  # Safetensors file on this machine that Θ⁰ is read from; None: freshly initialised
     attach: bool | None = None  # the data given with the order; None: if that is small enough
+    attach_model: bool = False  # the base model given with the order
+    adapter: str | None = None  # of an MLX-LM fine-tuning: Safetensors file on this machine that the adapter begins with
 
 
 class Learn(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -40,6 +42,8 @@ class Learn(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     framework: str = "auto"
     device: str = "auto"
     data: str | None = None  # path of the task's data on this machine
+    model: str | None = None  # of a run that fine-tunes one: folder on this machine, or a Hugging Face repository
+    adapter_path: str | None = None  # of an MLX-LM fine-tuning: folder on this machine that adapters are written to
     threads: int | None = None  # CPU threads of the framework; None: as it likes
     role: Role = "both"  # a syncer needs neither framework nor data
 
@@ -65,6 +69,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     framework: str = "auto"
     device: str = "auto"
     data: str | None = None
+    model: str | None = None
 
 
 Order: TypeAlias = Learn | Export | Generate

@@ -226,6 +226,27 @@ class RunKeys:
     def generation_end(self, generation: int) -> str:
         return f"{self.generation(generation)}end/{RECORD}"
 
+    def job_log_shard(self, generation: int, shard: int) -> str:
+        """Prefix of the parts shard·100 … shard·100 + 99 of what a generation tells of its training."""
+        return f"{self.generation(generation)}log/{_padded(shard, 8)}/"
+
+    def job_log(self, generation: int, n: int) -> str:
+        return f"{self.job_log_shard(generation, n // SHARD)}{_padded(n, 10)}.json"
+
+    def job_checkpoints(self, generation: int) -> str:
+        """Prefix of the checkpoints that one generation of a data-parallel job wrote."""
+        return f"{self.checkpoints}{_padded(generation, 6)}/"
+
+    def job_checkpoint(self, generation: int, step: int) -> str:
+        return f"{self.job_checkpoints(generation)}{_padded(step, 10)}/{RECORD}"
+
+    def job_files(self, generation: int) -> str:
+        """Prefix of the files of its checkpoints."""
+        return f"{self.root}/blobs/checkpoints/{_padded(generation, 6)}/"
+
+    def job_file(self, generation: int, step: int, sha256: str) -> str:
+        return f"{self.job_files(generation)}{_padded(step, 10)}/{_payload(sha256)}"
+
 
 def work_set(prefix: str) -> str:
     """What the units of a queue, or the slices, below `prefix` are."""
@@ -269,6 +290,8 @@ _MEMBER = re.compile(rf"{_GENERATION}/members/{_IDS}/{_number_of(4)}/record\.jso
 _PROBE = re.compile(rf"{_GENERATION}/probes/{_IDS}/{_number_of(4)}/{_IDS}\.{_number_of(1)}\.json")
 _LEAD_CLAIM = re.compile(rf"{_GENERATION}/claims/{_number_of(3)}/record\.json")
 _MARK = re.compile(rf"{_GENERATION}/(?:ready|started)/{_IDS}/{_number_of(4)}/record\.json")
+_JOB_LOG = re.compile(rf"{_GENERATION}/log/{_number_of(8)}/{_number_of(10)}\.json")
+_JOB_CHECKPOINT = re.compile(rf"{_RUNS}/checkpoints/{_number_of(6)}/{_number_of(10)}/record\.json")
 _MANIFEST = re.compile(r"runs/([a-z0-9]{4,32})/manifest/record\.json")
 
 
@@ -371,6 +394,18 @@ def parse_mark(key: str) -> tuple[int, str, int] | None:
     """(generation, learner, incarnation), or None for a foreign name."""
     m = _match(_MARK, key)
     return (int(m[1]), m[2], int(m[3])) if m else None
+
+
+def parse_job_log(key: str) -> tuple[int, int] | None:
+    """(generation, n), or None for a foreign name."""
+    m = _match(_JOB_LOG, key)
+    return (int(m[1]), int(m[3])) if m else None
+
+
+def parse_job_checkpoint(key: str) -> tuple[int, int] | None:
+    """(generation, step), or None for a foreign name."""
+    m = _match(_JOB_CHECKPOINT, key)
+    return (int(m[1]), int(m[2])) if m else None
 
 
 def parse_manifest(key: str) -> str | None:

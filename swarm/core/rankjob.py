@@ -8,9 +8,9 @@ import msgspec
 from msgspec import Meta
 
 from swarm.core.errors import UsageError
-from swarm.core.finetune import FineTune
+from swarm.core.finetune import MAX_RANKS, FineTune
 from swarm.core.options import check_ranges
-from swarm.core.ranks import MAX_RANKS, Backend
+from swarm.core.ranks import Backend
 
 
 class RankPlan(msgspec.Struct, frozen=True, kw_only=True):

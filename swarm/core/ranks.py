@@ -8,14 +8,15 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from swarm.core.checks import MAX_COUNT, MAX_SEED, check_fields, check_name
+from swarm.core.finetune import MAX_RANKS
 from swarm.core.keys import is_sha256
-from swarm.core.records import MAX_SEED, _check, _check_name
 
 MAX_GENERATION = 10**6 - 1  # what six digits of a key can say
-MAX_RANKS = 256
 MAX_ADDRESSES = 64  # of one machine
 MAX_PORTS = 64  # that one machine offers
 MAX_HASHES = 1000  # of one machine
+MAX_POINTS = 1000  # in one part of a job's log
 REASON = 200  # characters of what is said to people
 
 Kind: TypeAlias = Literal["thunderbolt", "ethernet", "wifi", "other", "vpn", "loopback"]
@@ -69,8 +70,8 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_address(self.address, self.probe_port)
-        _check_name("interface", self.interface)
-        _check(self, reals=("speed_bytes_per_s",))
+        check_name("interface", self.interface)
+        check_fields(self, reals=("speed_bytes_per_s",))
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,8 +92,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_generation(self.generation)
-        _check(self, ids=("learner",), counts=("incarnation", "memory_bytes"), reals=("tokens_per_s",))
-        _check_name("machine_name", self.machine_name)
+        check_fields(self, ids=("learner",), counts=("incarnation", "memory_bytes"), reals=("tokens_per_s",))
+        check_name("machine_name", self.machine_name)
         if len(self.addresses) > MAX_ADDRESSES or len({a.address for a in self.addresses}) < len(self.addresses):
             raise ValueError(f"addresses must be at most {MAX_ADDRESSES}, each once")
         if len(self.ports) > MAX_PORTS or not all(map(is_port, self.ports)) or len(set(self.ports)) < len(self.ports):
@@ -102,10 +103,10 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
         if len(self.versions) > 20 or len(self.hashes) > MAX_HASHES:
             raise ValueError(f"versions must be at most 20, hashes at most {MAX_HASHES}")
         for name, version in self.versions.items():
-            _check_name("package", name)
+            check_name("package", name)
             _check_reason("version", version)
         for name, sha256 in self.hashes.items():
-            _check_name("file name", name)
+            check_name("file name", name)
             if not is_sha256(sha256):
                 raise ValueError(f"hash of a file must be 64 lower-case hex digits, got {sha256!r:.100}")
 
@@ -123,7 +124,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
         _check_address(self.address)
         if self.source:
             _check_address(self.source)
-        _check(self, reals=("rtt_s", "bytes_per_s"))
+        check_fields(self, reals=("rtt_s", "bytes_per_s"))
         _check_reason("error", self.error)
 
 
@@ -139,7 +140,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_generation(self.generation)
-        _check(self, ids=("learner", "target"), counts=("incarnation", "target_incarnation"))
+        check_fields(self, ids=("learner", "target"), counts=("incarnation", "target_incarnation"))
         if len(self.links) > MAX_ADDRESSES or len({link.address for link in self.links}) < len(self.links):
             raise ValueError(f"links must be at most {MAX_ADDRESSES}, one for each address")
 
@@ -152,7 +153,7 @@ class CheckpointAt(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_generation(self.generation)
-        _check(self, counts=("step",))
+        check_fields(self, counts=("step",))
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,8 +164,8 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
     def __post_init__(self) -> None:
-        _check(self, ids=("learner",))
-        _check_name("subject", self.subject)
+        check_fields(self, ids=("learner",))
+        check_name("subject", self.subject)
         _check_reason("reason", self.reason)
 
     def __str__(self) -> str:
@@ -182,7 +183,7 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True):
     rdma: tuple[str, ...] = ()  # JACCL: its RDMA device towards each rank; "" towards itself
 
     def __post_init__(self) -> None:
-        _check(self, ids=("learner",), counts=("incarnation", "share"))
+        check_fields(self, ids=("learner",), counts=("incarnation", "share"))
         _check_address(self.address, self.port)
         if self.share < 1:
             raise ValueError(f"share must be >= 1, got {self.share}")
@@ -204,7 +205,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_generation(self.generation)
-        _check(self, ids=("leader",), reals=("start_s",))
+        check_fields(self, ids=("leader",), reals=("start_s",))
         if not 0 <= self.seed <= MAX_SEED:
             raise ValueError(f"seed must be 0 to {MAX_SEED}, got {self.seed}")
         if not 1 <= len(self.seats) <= MAX_RANKS:
@@ -238,7 +239,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_generation(self.generation)
-        _check(self, ids=("learner",), counts=("incarnation",))
+        check_fields(self, ids=("learner",), counts=("incarnation",))
         _check_reason("refusal", self.refusal)
 
 
@@ -252,7 +253,7 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_generation(self.generation)
-        _check(self, ids=("learner",), counts=("incarnation", "pid"))
+        check_fields(self, ids=("learner",), counts=("incarnation", "pid"))
 
 
 class GenerationEnd(msgspec.Struct, frozen=True, kw_only=True):
@@ -266,7 +267,7 @@ class GenerationEnd(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_generation(self.generation)
-        _check(self, ids=("by",))
+        check_fields(self, ids=("by",))
         _check_reason("reason", self.reason)
         if self.checkpoint is not None and self.checkpoint.generation > self.generation:
             raise ValueError("checkpoint must not be of a later generation")
@@ -275,6 +276,84 @@ class GenerationEnd(msgspec.Struct, frozen=True, kw_only=True):
     def goes_on(self) -> bool:
         """Whether another generation follows."""
         return self.ending in GOES_ON
+
+
+class TrainPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """What MLX-LM reports every `steps_per_report` iterations, over all ranks."""
+
+    step: int  # optimizer steps done
+    iteration: int
+    train_loss: float | None  # mean over all tokens since the point before; None: there were none, or it is not finite
+    learning_rate: float
+    tokens_per_s: float
+    trained_tokens: int
+    epoch: float
+
+    def __post_init__(self) -> None:
+        amounts = ("step", "iteration", "trained_tokens")
+        check_fields(self, counts=amounts, reals=("learning_rate", "tokens_per_s", "epoch"), losses=("train_loss",))
+
+
+class EvalPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """The loss on validation or test rows, over their tokens."""
+
+    part: Literal["valid", "test"]
+    step: int
+    iteration: int
+    loss: float | None  # None: not finite
+    tokens: int
+    seconds_s: float
+
+    def __post_init__(self) -> None:
+        check_fields(self, counts=("step", "iteration", "tokens"), reals=("seconds_s",), losses=("loss",))
+
+
+class JobLog(msgspec.Struct, frozen=True, kw_only=True):
+    """The n-th part of what a generation tells of its training, by the machine of rank 0. Steps after the checkpoint that the
+    next generation starts from are made again there."""
+
+    generation: int
+    n: int
+    points: tuple[TrainPoint, ...] = ()
+    evals: tuple[EvalPoint, ...] = ()
+    shares: tuple[int, ...] = ()  # of each rank in a batch, from here on; none: as before
+
+    def __post_init__(self) -> None:
+        _check_generation(self.generation)
+        check_fields(self, counts=("n",))
+        if len(self.points) > MAX_POINTS or len(self.evals) > MAX_POINTS:
+            raise ValueError(f"points and evals must be at most {MAX_POINTS}")
+        if len(self.shares) > MAX_RANKS or not all(type(share) is int and 0 <= share <= MAX_COUNT for share in self.shares):
+            raise ValueError(f"shares must be at most {MAX_RANKS} whole numbers, not negative")
+
+
+class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that lies in the mailbox whole, under a key that holds its hash."""
+
+    sha256: str
+    size_bytes: int
+
+    def __post_init__(self) -> None:
+        check_fields(self, hashes=("sha256",), counts=("size_bytes",))
+
+
+class JobCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a job goes on from, after a step of a generation; written after its files."""
+
+    generation: int
+    step: int
+    iteration: int
+    by: str  # the learner whose rank wrote it
+    state: StoredFile  # trainables, optimizer state and position (parallel/checkpoint.py)
+    adapter: StoredFile  # the trainables alone, as MLX-LM's tools read them
+
+    def __post_init__(self) -> None:
+        _check_generation(self.generation)
+        check_fields(self, ids=("by",), counts=("step", "iteration"))
+
+    @property
+    def at(self) -> CheckpointAt:
+        return CheckpointAt(generation=self.generation, step=self.step)
 
 
 def in_words(text: str) -> str:

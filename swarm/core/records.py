@@ -1,4 +1,5 @@
-"""Every JSON record of the mailbox (FORMAT.md, "Records"); core/lines.py writes and reads them.
+"""Every JSON record of a run in rounds (FORMAT.md, "Records"); core/lines.py writes and reads them. The manifest is in
+core/manifest.py, the records of a data-parallel job in core/ranks.py.
 
 Unknown fields are ignored, so that a later version may add some. Values are checked whenever a record is made, decoded ones
 included: whoever holds a record can calculate with it, and build keys from it.
@@ -12,25 +13,28 @@ from typing import Literal
 
 import msgspec
 
-from swarm.core.fragments import plan
-from swarm.core.ids import WINDOWS_DEVICES, is_learner_id, is_run_id
+from swarm.core.checks import MAX_COUNT as MAX_COUNT
+from swarm.core.checks import MAX_ROUND as MAX_ROUND
+from swarm.core.checks import MAX_SEED as MAX_SEED
+from swarm.core.checks import check_fields
+from swarm.core.ids import is_learner_id
 from swarm.core.keys import is_sha256
-from swarm.core.options import MAX_REAL
-from swarm.core.specs import Algorithm, DiLoCo, FedAvg
-from swarm.core.tensorspec import TensorSpec
+from swarm.core.manifest import FORMAT as FORMAT
+from swarm.core.manifest import INIT as INIT
+from swarm.core.manifest import MAX_CHUNK_BYTES as MAX_CHUNK_BYTES
+from swarm.core.manifest import MAX_CHUNKS as MAX_CHUNKS
+from swarm.core.manifest import MAX_FILE_BYTES as MAX_FILE_BYTES
+from swarm.core.manifest import MAX_FILES as MAX_FILES
+from swarm.core.manifest import DataRef as DataRef
+from swarm.core.manifest import FileRef as FileRef
+from swarm.core.manifest import Manifest as Manifest
+from swarm.core.manifest import Marker as Marker
+from swarm.core.manifest import PayloadRef as PayloadRef
+from swarm.core.manifest import TaskRef as TaskRef
 
-FORMAT = 1
-INIT = -1  # the round of Θ⁰ in a PayloadRef
-MAX_ROUND = 10**10 - 1  # what ten digits of a key can say
-MAX_COUNT = 2**53 - 1  # of anything else: every JSON reader keeps it exact, and tokens²/steps is finite
-MAX_SEED = 2**63 - 1
-MAX_FILES = 1000  # attached to one run
-MAX_FILE_BYTES = 1 << 40
-MAX_CHUNK_BYTES = 64 << 20  # is held in memory
 MAX_METRICS = 100
 MAX_CLASSES = 1000  # of a confusion matrix
 MAX_UNITS = 10_000  # that train in one round
-MAX_CHUNKS = 10**6  # what six digits of a key can say
 
 RejectReason = Literal[
     "stale", "late", "zero_steps", "tokens", "schema", "corrupt", "missing", "nonfinite", "norm", "duplicate", "unsampled"
@@ -40,185 +44,12 @@ Role = Literal["both", "learner", "syncer", "either"]
 LearnerPhase = Literal["join", "train", "upload", "wait", "merge", "pull", "evaluate", "paused", "left"]
 
 
-def _check(
-    record: msgspec.Struct,
-    *,
-    ids: tuple[str, ...] = (),
-    hashes: tuple[str, ...] = (),
-    rounds: tuple[str, ...] = (),
-    counts: tuple[str, ...] = (),
-    reals: tuple[str, ...] = (),
-    losses: tuple[str, ...] = (),
-) -> None:
-    """Raises ValueError for the first of the named fields whose value is not what its kind allows.
-
-    `losses` may be any number: one that is not finite becomes null on its way into JSON.
-    """
-    for name in ids:
-        if not is_learner_id(getattr(record, name)):
-            raise ValueError(f"{name} must be 1 to 64 of a-z, 0-9 and '-', got {getattr(record, name)!r:.100}")
-    for name in hashes:
-        if not is_sha256(getattr(record, name)):
-            raise ValueError(f"{name} must be 64 lower-case hex digits, got {getattr(record, name)!r:.100}")
-    for names, limit in ((rounds, MAX_ROUND), (counts, MAX_COUNT)):
-        for name in names:
-            value = getattr(record, name)
-            if type(value) is not int or not 0 <= value <= limit:
-                raise ValueError(f"{name} must be a whole number from 0 to {limit}, got {value!r:.100}")
-    for name in reals:
-        value = getattr(record, name)
-        if type(value) not in (int, float) or not 0 <= value <= MAX_REAL:
-            raise ValueError(f"{name} must be a number from 0 to {MAX_REAL:g}, got {value!r:.100}")
-    for name in losses:
-        value = getattr(record, name)
-        if value is not None and type(value) not in (int, float):
-            raise ValueError(f"{name} must be a number or null, got {value!r:.100}")
-
-
 def _check_metrics(record: Snapshot | Participant | EvalRecord) -> None:
     """A metric that is not finite is left out: JSON has no word for it. Raises ValueError for very many."""
     if len(record.metrics) > MAX_METRICS:
         raise ValueError(f"metrics must be at most {MAX_METRICS}, got {len(record.metrics)}")
     finite = {name: float(value) for name, value in record.metrics.items() if math.isfinite(value)}
     msgspec.structs.force_setattr(record, "metrics", finite)
-
-
-def _check_name(field: str, name: str, *, path: bool = False) -> None:
-    """Raises ValueError unless `name` is one short printable line; with `path`, also one that names no other folder."""
-    if not 1 <= len(name) <= 200 or not name.isprintable():
-        raise ValueError(f"{field} must be 1 to 200 printable characters, got {name!r:.100}")
-    if path and (name.startswith(".") or set(name) & set("/\\:")):
-        raise ValueError(f"{field} must be a file's name, got {name!r:.100}")
-
-
-class Marker(msgspec.Struct, frozen=True, kw_only=True):
-    """`mailbox/record.json`: this folder is a mailbox."""
-
-    id: str
-    format: int = FORMAT
-
-    def __post_init__(self) -> None:
-        _check_name("id", self.id)
-
-
-class DataRef(msgspec.Struct, frozen=True, kw_only=True):
-    """Data that a run trains on, by name and content."""
-
-    name: str  # a file's name, for people
-    sha256: str
-    size_bytes: int
-
-    def __post_init__(self) -> None:
-        _check_name("data name", self.name, path=True)
-        _check(self, hashes=("sha256",), counts=("size_bytes",))
-
-
-class TaskRef(msgspec.Struct, frozen=True, kw_only=True):
-    name: str
-    options: dict[str, int | float | str | bool] = {}
-    data: tuple[DataRef, ...] = ()
-
-    def __post_init__(self) -> None:
-        _check_name("task name", self.name)
-        for option, value in self.options.items():
-            if isinstance(value, float) and not math.isfinite(value):
-                raise ValueError(f"option {option} must be finite, got {value}")
-
-
-class FileRef(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that the run brings along, in chunks of `chunk_bytes`; the last may be shorter. Its keys follow from its hash."""
-
-    name: str  # a file's name: of one component, safe on every file system
-    kind: Literal["data", "model"]
-    sha256: str
-    size_bytes: int
-    chunk_bytes: int
-    hashes_sha256: str  # of the object that holds the chunks' SHA-256, 32 bytes each, in order
-
-    def __post_init__(self) -> None:
-        _check_name("file name", self.name, path=True)
-        device = self.name.split(".")[0].rstrip(" ").lower() in WINDOWS_DEVICES
-        if device or self.name[-1] in ". " or len(self.name.encode()) > 200 or set(self.name) & set('<>"|?*'):
-            raise ValueError(f"file name must be one that every system allows, got {self.name!r:.100}")
-        _check(self, hashes=("sha256", "hashes_sha256"), counts=("size_bytes", "chunk_bytes"))
-        if not 1 <= self.size_bytes <= MAX_FILE_BYTES:
-            raise ValueError(f"size_bytes of a file must be 1 to {MAX_FILE_BYTES}, got {self.size_bytes}")
-        if not 1 <= self.chunk_bytes <= MAX_CHUNK_BYTES or self.chunks > MAX_CHUNKS:
-            raise ValueError(f"chunk_bytes must be 1 to {MAX_CHUNK_BYTES}, for {MAX_CHUNKS} chunks, got {self.chunk_bytes}")
-
-    @property
-    def chunks(self) -> int:
-        """How many there are."""
-        return -(-self.size_bytes // self.chunk_bytes)
-
-
-def _check_files(files: tuple[FileRef, ...]) -> None:
-    """Raises ValueError if they are too many, or two would be one on a system that ignores case."""
-    if len(files) > MAX_FILES:
-        raise ValueError(f"files must be at most {MAX_FILES}, got {len(files)}")
-    if len({(ref.kind, ref.name.casefold()) for ref in files}) < len(files):
-        raise ValueError("files must have different names")
-
-
-class PayloadRef(msgspec.Struct, frozen=True, kw_only=True):
-    """A payload of one fragment. Its key follows from these fields: no record ever holds a path."""
-
-    round: int  # the round that wrote it; INIT for Θ⁰
-    sha256: str
-    size_bytes: int
-
-    def __post_init__(self) -> None:
-        _check(self, hashes=("sha256",), rounds=() if self.round == INIT else ("round",), counts=("size_bytes",))
-
-
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """A run, described once."""
-
-    run: str
-    name: str
-    algorithm: Algorithm
-    task: TaskRef
-    tensors: tuple[TensorSpec, ...]  # sorted by name
-    schema_sha256: str
-    init: tuple[PayloadRef, ...]  # Θ⁰, by fragment; empty until it is written
-    rounds: int | None = None  # how many the run has; None: until it is stopped
-    seed: int = 0
-    eval_every: int = 1  # turns through all fragments; 0: never
-    checkpoint_every: int = 0  # turns through all fragments after which the parameters are kept for good; 0: never
-    checkpoints_kept: int = 3  # the newest of them
-    created_by: str = ""  # machine name, for people
-    format: int = FORMAT
-    files: tuple[FileRef, ...] = ()  # attached, each written before the manifest
-    replay: str = ""  # of a seeded FedAvg: what equal bytes hang on where it was made, for people and for comparison
-    base: DataRef | None = None  # the file that Θ⁰ was read from, for people; None: a freshly initialised model
-
-    def __post_init__(self) -> None:
-        _check_files(self.files)
-        if not is_run_id(self.run):
-            raise ValueError(f"run must be 4 to 32 of a-z and 0-9, got {self.run!r:.100}")
-        _check_name("name", self.name)
-        _check(self, hashes=("schema_sha256",), rounds=("eval_every", "checkpoint_every", "checkpoints_kept"))
-        if self.rounds is not None and not 1 <= self.rounds <= MAX_ROUND:
-            raise ValueError(f"rounds must be 1 to {MAX_ROUND}, got {self.rounds}")
-        if not 0 <= self.seed <= MAX_SEED:
-            raise ValueError(f"seed must be 0 to {MAX_SEED}, got {self.seed}")
-        names = [tensor.name for tensor in self.tensors]
-        if not names:
-            raise ValueError("a model without trainable parameters cannot be trained")
-        if any(a >= b for a, b in itertools.pairwise(names)):
-            raise ValueError("tensors must be sorted by name, each once")
-        fragments = len(self.plan)
-        if len(self.init) not in (0, fragments) or any(ref.round != INIT for ref in self.init):
-            raise ValueError(f"init must be {fragments} payloads of round {INIT}, one for each fragment")
-
-    @property
-    def plan(self) -> tuple[tuple[str, ...], ...]:
-        """Names of parameters by fragment."""
-        match self.algorithm:
-            case DiLoCo(fragments=fragments, partition=partition):
-                return plan(self.tensors, fragments, partition)
-            case FedAvg():
-                return plan(self.tensors, 1, "bytes")
 
 
 class LearnerRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -236,7 +67,26 @@ class LearnerRecord(msgspec.Struct, frozen=True, kw_only=True):
     role: Role = "both"
 
     def __post_init__(self) -> None:
-        _check(self, ids=("learner",), counts=("incarnation", "pid"))
+        check_fields(self, ids=("learner",), counts=("incarnation", "pid"))
+
+
+class RankBeat(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank of a data-parallel job did since the beat before."""
+
+    generation: int
+    rank: int
+    size: int  # ranks of the generation
+    share: int = 1  # of a batch, in proportion to the others'
+    compute_s: float = 0.0  # of its steps: forward and backward passes here,
+    waiting_s: float = 0.0  # waiting for slower ranks,
+    exchange_s: float = 0.0  # summing gradients
+    update_s: float = 0.0  # and the optimizer's step
+    microbatch_rows: int = 0  # that go through the model at once
+    memory_bytes: int = 0  # of the framework, at most so far
+
+    def __post_init__(self) -> None:
+        amounts = ("generation", "rank", "size", "share", "microbatch_rows", "memory_bytes")
+        check_fields(self, counts=amounts, reals=("compute_s", "waiting_s", "exchange_s", "update_s"))
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True):
@@ -254,10 +104,14 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     received_bytes: int = 0
     progress_bytes: int = 0  # of the phase under way: proof that a slow closer or fetch moves
     fetching: tuple[str, ...] = ()  # SHA-256 of payloads being fetched: these must not be deleted
+    rank: RankBeat | None = None  # of a data-parallel job, while a rank runs here
+    doing: str = ""  # of a data-parallel job: what the phase is about, for people
 
     def __post_init__(self) -> None:
         amounts = ("step", "steps", "rss_bytes", "sent_bytes", "received_bytes", "progress_bytes")
-        _check(self, rounds=("round",), counts=amounts, reals=("tokens_per_s",), losses=("loss",))
+        check_fields(self, rounds=("round",), counts=amounts, reals=("tokens_per_s",), losses=("loss",))
+        if len(self.doing) > 200:
+            raise ValueError(f"doing must be at most 200 characters, got {len(self.doing)}")
         if not all(map(is_sha256, self.fetching)):
             raise ValueError("fetching must hold SHA-256 in lower-case hex")
 
@@ -283,7 +137,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[str, float] = {}
 
     def __post_init__(self) -> None:
-        _check(
+        check_fields(
             self,
             ids=("learner", "unit"),
             hashes=("base_sha256", "schema_sha256"),
@@ -303,7 +157,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: int
 
     def __post_init__(self) -> None:
-        _check(self, ids=("learner",) if self.learner else (), rounds=("round",), counts=("incarnation",))
+        check_fields(self, ids=("learner",) if self.learner else (), rounds=("round",), counts=("incarnation",))
 
 
 class Participant(msgspec.Struct, frozen=True, kw_only=True):
@@ -321,7 +175,7 @@ class Participant(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         amounts, reals = ("tokens", "steps", "size_bytes", "claim"), ("weight", "seconds_s")
-        _check(self, ids=("learner", "unit"), counts=amounts, reals=reals, losses=("train_loss", "delta_norm"))
+        check_fields(self, ids=("learner", "unit"), counts=amounts, reals=reals, losses=("train_loss", "delta_norm"))
         _check_metrics(self)
 
 
@@ -333,7 +187,7 @@ class Rejected(msgspec.Struct, frozen=True, kw_only=True):
     differs: bool = False  # a duplicate, of a client whose training is replayable, with other bytes than the one that counts
 
     def __post_init__(self) -> None:
-        _check(self, ids=("learner", "unit"), rounds=("round",))
+        check_fields(self, ids=("learner", "unit"), rounds=("round",))
 
 
 class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -358,7 +212,7 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
     clients: tuple[str, ...] = ()  # private clients of FedAvg: those that train in the next round
 
     def __post_init__(self) -> None:
-        _check(
+        check_fields(
             self,
             ids=("closer",) if self.closer else (),
             hashes=() if self.parent is None else ("parent",),
@@ -382,7 +236,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     clients: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        _check(self, rounds=("round",))
+        check_fields(self, rounds=("round",))
         _check_units("clients", self.clients)
         if not self.clients:  # they would be waited for, for ever
             raise ValueError("clients must be one, at least")
@@ -406,7 +260,7 @@ class EvalRecord(msgspec.Struct, frozen=True, kw_only=True):
     confusion: tuple[tuple[int, ...], ...] = ()  # [label][prediction]: held-out samples; of a classifier
 
     def __post_init__(self) -> None:
-        _check(self, ids=("learner",), rounds=("round",), reals=("seconds_s",), losses=("loss",))
+        check_fields(self, ids=("learner",), rounds=("round",), reals=("seconds_s",), losses=("loss",))
         _check_metrics(self)
         if len(self.confusion) > MAX_CLASSES or any(len(row) != len(self.confusion) for row in self.confusion):
             raise ValueError(f"confusion must be square, of at most {MAX_CLASSES} classes")
@@ -421,7 +275,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     theta: tuple[PayloadRef, ...]  # by fragment; their keys are those of blobs/checkpoints/
 
     def __post_init__(self) -> None:
-        _check(self, rounds=("round",))
+        check_fields(self, rounds=("round",))
         if not self.theta:
             raise ValueError("theta must have a payload for each fragment")
 
@@ -437,6 +291,6 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: int = 0
 
     def __post_init__(self) -> None:
-        _check(self, ids=("learner",) if self.learner or self.action == "drop" else (), counts=("incarnation",))
+        check_fields(self, ids=("learner",) if self.learner or self.action == "drop" else (), counts=("incarnation",))
         if self.rounds is not None and not 1 <= self.rounds <= MAX_ROUND:
             raise ValueError(f"rounds must be 1 to {MAX_ROUND}, got {self.rounds}")

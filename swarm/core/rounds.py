@@ -8,7 +8,7 @@ from typing import TypeAlias, assert_never
 import msgspec
 
 from swarm.core.records import RejectReason, Role, Snapshot
-from swarm.core.specs import Algorithm, DiLoCo, FedAvg
+from swarm.core.specs import ByRounds, DiLoCo, FedAvg
 
 
 class RoundView(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +60,7 @@ def quorum(spec: DiLoCo, *, stopping: bool) -> int:
     return 1 if stopping else spec.quorum_size
 
 
-def starters(spec: Algorithm) -> int:
+def starters(spec: ByRounds) -> int:
     """Live learners that round 0 waits for: private clients for as many as a round samples."""
     match spec:
         case DiLoCo():
@@ -167,7 +167,7 @@ def decide_clients(view: ClientsView, spec: FedAvg, *, now_s: float) -> Decision
     return Close(f"the deadline is over: {done}")
 
 
-def weight(spec: Algorithm, *, tokens: int, steps: int) -> float:
+def weight(spec: ByRounds, *, tokens: int, steps: int) -> float:
     """DiLoCo: tokens²/steps, since a learner counts by its tokens and by its tokens per step. FedAvg: samples."""
     match spec:
         case DiLoCo():

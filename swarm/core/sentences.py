@@ -12,9 +12,16 @@ from swarm.core.events import (
     Ended,
     Evaluated,
     Failed,
+    Gathering,
+    GenerationOver,
+    JobReported,
+    JobSaved,
+    JobStepped,
+    JobValidated,
     Joined,
     Paused,
     Published,
+    RankPlaced,
     Restored,
     Resumed,
     RoundClosed,
@@ -28,6 +35,7 @@ from swarm.core.events import (
     Waiting,
     WorkerEvent,
 )
+from swarm.core.finetune import FineTune
 from swarm.core.records import Rejected, RejectReason, RoundRecord
 from swarm.core.specs import Algorithm, DiLoCo, FedAvg
 
@@ -68,7 +76,8 @@ def sentence(event: WorkerEvent) -> str | None:
             return plain(event.message, 300)
         case Ended():
             words = {"done": "the run is done", "stopped": "the run was stopped", "left": "left the run"}
-            return f"{words.get(event.reason, event.reason)} after {counted(event.rounds, 'round')}"
+            done = counted(event.rounds, "round") if event.iterations is None else counted(event.iterations, "iteration")
+            return f"{words.get(event.reason, event.reason)} after {done}"
         case Failed():
             return f"swarm: {plain(event.message, 500)}"
         case Training():
@@ -76,8 +85,36 @@ def sentence(event: WorkerEvent) -> str | None:
             return f"round {event.round}: {taken}" if event.claim else None
         case Trained():
             return f"round {event.round}: {event.unit} is given up, half trained" if event.given_up and event.steps else None
-        case Published() | Stepped():
+        case Gathering():
+            return f"generation {event.generation}: {plain(event.reason, 200)}"
+        case RankPlaced():
+            return _placed(event)
+        case JobReported():
+            rate = f"{event.learning_rate:.3e}, {event.tokens_per_s:,.0f} tokens/s, {event.trained_tokens:,} tokens"
+            memory = f", {amount(event.memory_bytes)}" if event.memory_bytes else ""
+            loss = number(event.train_loss, 3)
+            return f"iteration {event.iteration} of {event.iters}: train loss {loss}, learning rate {rate}{memory}"
+        case JobValidated():
+            what = "validation" if event.part == "valid" else "test"
+            return f"iteration {event.iteration}: {what} loss {number(event.loss, 3)}, in {event.seconds_s:.1f} s"
+        case JobSaved():
+            if event.adapter:
+                return f"iteration {event.iteration}: saved the adapter to {plain(event.adapter, 300)}"
+            return f"iteration {event.iteration}: checkpoint, {amount(event.size_bytes)}, is in the mailbox"
+        case GenerationOver():
+            return f"generation {event.generation} is over ({event.ending}): {plain(event.reason, 200)}"
+        case Published() | Stepped() | JobStepped():
             return None
+
+
+def _placed(event: RankPlaced) -> str:
+    after = f", after step {event.step}" if event.step else ""
+    refused = f"  without {plain('; '.join(event.refused), 300)}" if event.refused else ""
+    if event.size == 1:
+        return f"generation {event.generation}: trains alone{after}{refused}"
+    others = plain(", ".join(event.machines), 200)
+    where = f"rank {event.rank} of {event.size} at {event.address} over {event.backend}, which knows no passwords"
+    return f"generation {event.generation}: {where}, with {others}{after}{refused}"
 
 
 def transferred(event: Transfer) -> str:
@@ -170,6 +207,8 @@ def settings(algorithm: Algorithm) -> str:
             return _diloco_settings(algorithm)
         case FedAvg():
             return _fedavg_settings(algorithm)
+        case FineTune():
+            return _finetune_settings(algorithm)
         case _:
             assert_never(algorithm)
 
@@ -192,6 +231,12 @@ def _fedavg_settings(algorithm: FedAvg) -> str:
     if algorithm.delta_dtype is not None:
         words.append(f"Δ{algorithm.delta_dtype.partition('_')[0]}")
     return " ".join(words)
+
+
+def _finetune_settings(spec: FineTune) -> str:
+    rank = "" if spec.fine_tune_type == "full" else f" r={spec.lora.rank}"
+    layers = "all" if spec.num_layers == -1 else spec.num_layers
+    return f"{spec.fine_tune_type}{rank} L={layers} B={spec.batch_size} {spec.optimizer}"
 
 
 def _diloco_settings(algorithm: DiLoCo) -> str:

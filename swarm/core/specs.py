@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from swarm.core.finetune import FineTune
 from swarm.core.options import check_ranges
 from swarm.core.training import LocalTraining
 
@@ -178,7 +179,9 @@ class FedAvg(LocalTraining, frozen=True, kw_only=True, tag="fedavg", tag_field="
         return self.training_seed is not None
 
 
-Algorithm: TypeAlias = DiLoCo | FedAvg
+ByRounds: TypeAlias = DiLoCo | FedAvg
+"""Methods that exchange parameters in rounds, through the mailbox."""
+Algorithm: TypeAlias = ByRounds | FineTune
 
 
 def dealing(partition: str) -> tuple[Literal["iid", "dirichlet", "by-label"], float]:
@@ -196,6 +199,6 @@ def dealing(partition: str) -> tuple[Literal["iid", "dirichlet", "by-label"], fl
     raise ValueError(f"partition must be iid, dirichlet:ALPHA with ALPHA > 0, or by-label:K with K >= 1, got {partition!r:.60}")
 
 
-def _check_lease(spec: Algorithm) -> None:
+def _check_lease(spec: ByRounds) -> None:
     if spec.lease_s < 2 * spec.beat_s:
         raise ValueError(f"lease_s must be >= 2 × beat_s ({2 * spec.beat_s:g}), got {spec.lease_s:g}")

@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias, assert_never
 import msgspec
 
 from swarm.core.controls import Effect, effect
+from swarm.core.finetune import FineTune
 from swarm.core.lease import BeatId, Leases, leases
 from swarm.core.participation import ClientView, Tally, tallied, views, wanted
 from swarm.core.records import (
@@ -180,7 +181,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def waits_for(self) -> str:
         """Whom the open round needs before it can close, in words; '' while it can."""
-        if self.manifest is None or not self.live:
+        if self.manifest is None or not self.live or isinstance(self.manifest.algorithm, FineTune):
             return ""
         if not self.trainers:
             return "a learner"

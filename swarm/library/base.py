@@ -18,11 +18,12 @@ import psutil
 from swarm import __version__
 from swarm.core.errors import RunEnded, RunNotFound, UsageError
 from swarm.core.events import Created, Ended, Trouble
+from swarm.core.finetune import FineTune
 from swarm.core.ids import learner_id as check_learner_id
 from swarm.core.ids import learner_id_from_host
 from swarm.core.records import LearnerRecord, Manifest, Role
 from swarm.core.sentences import fewer_fragments
-from swarm.core.specs import Algorithm, DiLoCo, FedAvg
+from swarm.core.specs import Algorithm, ByRounds, DiLoCo, FedAvg
 from swarm.host.identity import holder, identity, machine_name, process_alive, process_gone
 from swarm.learners.contract import Adapter
 from swarm.learners.layout import Layout
@@ -72,13 +73,13 @@ R = TypeVar("R", bound=RuntimeSession)
 class BaseSession(ABC, Generic[R]):
     """`takes`: the kind of algorithm whose runs this session enters."""
 
-    takes: ClassVar[type[Algorithm]]
+    takes: ClassVar[type[ByRounds]]
 
     def __init__(
         self,
         model: Any,
         *,
-        algorithm: Algorithm | None,
+        algorithm: ByRounds | None,
         mailbox: Place,
         run: str | None,
         rounds: int | None,
@@ -217,13 +218,13 @@ class BaseSession(ABC, Generic[R]):
         if not isinstance(there.algorithm, self.takes):
             kind, entered = type(there.algorithm).__name__, _entered_by(there.algorithm)
             raise UsageError(f"run {there.name} is a {kind}, which a program enters with {entered}, not {_name_of(type(self))}")
-        adapter = self._adapter(there.algorithm)  # as the run has it: what differs is told as a setting, not as parameters
+        adapter = self._adapter(there.by_rounds)  # as the run has it: what differs is told as a setting, not as parameters
         check_fits(
             there, schema=adapter.schema(), algorithm=self._algorithm, rounds=self._rounds, others=self._differing(there)
         )
         return there, adapter
 
-    def _adapter(self, algorithm: Algorithm) -> Adapter:
+    def _adapter(self, algorithm: ByRounds) -> Adapter:
         match algorithm:
             case DiLoCo():
                 buffers = False
@@ -343,6 +344,8 @@ def _entered_by(algorithm: Algorithm) -> str:
             return "swarm.Session"
         case FedAvg():
             return "swarm.ClientSession"
+        case FineTune():
+            return "`swarm join`"
         case _:
             assert_never(algorithm)
 

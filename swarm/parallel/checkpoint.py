@@ -38,6 +38,8 @@ FREE = (
     "world_size_min",
     "world_size_max",
     "attach_model",
+    "beat_s",
+    "lease_s",
 )
 """Options that may differ from those a checkpoint was made with: they change no step that it holds."""
 

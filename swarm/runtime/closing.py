@@ -10,7 +10,7 @@ from swarm.core.acceptance import late
 from swarm.core.errors import MailboxMoved
 from swarm.core.records import INIT, Claim, LearnerRecord, Participant, Rejected, RoundRecord, Snapshot
 from swarm.core.rounds import ClaimView, my_claim, next_claim, weight
-from swarm.core.specs import Algorithm
+from swarm.core.specs import ByRounds
 from swarm.exchange import Exchange
 from swarm.runtime.handoff import Tensors
 from swarm.runtime.merging import Counted, Merged, Merger
@@ -60,7 +60,7 @@ class Closer:
         and the others. `before`: the fragment's newest record, None at Θ⁰. `theta`: its parameters, which stay as they are.
         `reason`: why it closes now. `clients`: private ones of FedAvg, for the next round. Raises MailboxMoved, before anything
         is written, if the round before is not there as this exchange knows it."""
-        exchange, spec = self.exchange, self.exchange.manifest.algorithm
+        exchange, spec = self.exchange, self.exchange.manifest.by_rounds
         started_s = asyncio.get_running_loop().time()
         fragment = exchange.schedule.fragment(round)
         came_late: list[Rejected] = []
@@ -102,12 +102,12 @@ class Closer:
         return Closed(record=record, theta=merged.theta if merged else None)
 
 
-def _participants(merged: Merged | None, merger: Merger, spec: Algorithm) -> tuple[Participant, ...]:
+def _participants(merged: Merged | None, merger: Merger, spec: ByRounds) -> tuple[Participant, ...]:
     counted = [*(merged.counted if merged else ()), *(Counted(snapshot, 0.0) for snapshot in merger.weightless)]
     return tuple(_participant(each, spec) for each in sorted(counted, key=lambda each: each.snapshot.unit))
 
 
-def _participant(counted: Counted, spec: Algorithm) -> Participant:
+def _participant(counted: Counted, spec: ByRounds) -> Participant:
     snapshot = counted.snapshot
     return Participant(
         learner=snapshot.learner,

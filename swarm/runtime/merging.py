@@ -75,7 +75,7 @@ class Merger:
 
     def __init__(self, exchange: Exchange, *, round: int, theta: Tensors, before: RoundRecord | None) -> None:
         self.exchange, self.round, self.theta, self.before = exchange, round, theta, before
-        self.spec = exchange.manifest.algorithm
+        self.spec = exchange.manifest.by_rounds
         self.fragment = exchange.schedule.fragment(round)
         self.specs = [exchange.schema[name] for name in exchange.plan[self.fragment]]
         self.rejected: list[Rejected] = []

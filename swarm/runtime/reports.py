@@ -29,7 +29,7 @@ class Reports:
             unit=publication.unit or me.learner,
             base_sha256=publication.base_sha256,
             schema_sha256=self.exchange.schema.digest,
-            dtype=self.exchange.manifest.algorithm.delta_dtype,
+            dtype=self.exchange.manifest.by_rounds.delta_dtype,
             payload=PayloadRef(round=publication.round, sha256="0" * 64, size_bytes=0),  # known once it is written
             tokens=publication.tokens,
             steps=publication.steps,

@@ -41,7 +41,7 @@ class OpenRound:
 
 class Watch:
     def __init__(self, exchange: Exchange) -> None:
-        spec = exchange.manifest.algorithm
+        spec = exchange.manifest.by_rounds
         self.exchange, self.spec = exchange, spec
         self.leases = leases(lease_s=spec.lease_s, beat_s=spec.beat_s)
         self.open = OpenRound()

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swarm.core.errors import NotFinite, UsageError
-from swarm.core.specs import Algorithm, DiLoCo, FedAvg
+from swarm.core.specs import ByRounds, DiLoCo, FedAvg
 from swarm.core.tensorspec import TensorSpec
 from swarm.tensors.blocks import flat, same_size, scratch, spans
 from swarm.tensors.codec import Decoder, encode
@@ -38,7 +38,7 @@ class OuterStep:
     commit_dtype: str | None = None
 
     @classmethod
-    def of(cls, algorithm: Algorithm) -> OuterStep:
+    def of(cls, algorithm: ByRounds) -> OuterStep:
         match algorithm:
             case DiLoCo():
                 return cls(

@@ -20,7 +20,7 @@ from swarm.core.lines import MAX_RECORD_BYTES, as_json, body_sha256, decode, enc
 from swarm.core.options import MAX_REAL
 from swarm.core.ranks import (
     MAX_GENERATION,
-    MAX_RANKS,
+
     Address,
     Backend,
     CheckpointAt,
