@@ -14,7 +14,7 @@ from swarm.core.errors import FileRefused
 
 SUFFIXES = (
     ".txt", ".text", ".md", ".csv", ".tsv", ".json", ".jsonl", ".ndjson",
-    ".npy", ".parquet", ".safetensors", ".bin", ".model",
+    ".npy", ".parquet", ".safetensors", ".bin", ".model", ".jinja", ".tiktoken",
 )  # fmt: skip
 HEAD_BYTES = 64 << 10  # what is judged, or the whole file if it is shorter
 MAX_SAFETENSORS_HEADER = 100_000_000  # the format's own limit

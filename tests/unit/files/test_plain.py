@@ -48,6 +48,8 @@ PLAIN = {
     "lines.jsonl": b'"a"\n{}\n',
     "tokens.bin": np.arange(1000, dtype=np.uint16).tobytes(),
     "tokenizer.model": b"\n\x0e\n\x05<unk>",
+    "chat_template.jinja": b"{% for message in messages %}{{ message['content'] }}{% endfor %}",
+    "qwen.tiktoken": b"IQ== 0\nIg== 1\n",
     "f4.npy": array(np.zeros((2, 3), np.float32)),
     "v2.npy": array(np.zeros(3, np.float32), (2, 0)),
     "fields.npy": array(np.zeros(3, np.dtype([("O", "<f4"), ("b", [("Oh", "<i8", (2,))])]))),
