@@ -49,6 +49,7 @@ class _Total(NamedTuple):
     tokens: int
     compute_s: tuple[float, ...]  # by rank
     finite: bool
+    halting: int
 
 
 class Step(NamedTuple):
@@ -60,6 +61,7 @@ class Step(NamedTuple):
     compute_s: tuple[float, ...]  # by rank
     exchange_s: float  # here: waiting for the slowest, and the sum itself
     update_s: float
+    halting: int  # ranks that wish to halt after this step
 
 
 def token_losses(model: Any, inputs: mx.array, targets: mx.array, mask: mx.array) -> mx.array:
@@ -92,12 +94,12 @@ class Stepper:
         if compiled:
             self._evaluate = mx.compile(self._evaluate, inputs=[model.state])
 
-    def step(self, batches: Sequence[Sequence[int]], *, step: int, shares: Sequence[int]) -> Step:
-        """Optimizer step number `step` on the rows of all ranks, which go through the model iteration by iteration. Raises
-        LossNotFinite, on every rank and with nothing updated; GroupBroken."""
+    def step(self, batches: Sequence[Sequence[int]], *, step: int, shares: Sequence[int], halt: bool = False) -> Step:
+        """Optimizer step number `step` on the rows of all ranks, which go through the model iteration by iteration. `halt`:
+        tell the others that this rank wishes to. Raises LossNotFinite, on every rank and with nothing updated; GroupBroken."""
         local = self.local(batches, step=step, shares=shares)
         started = time.perf_counter()
-        total = self._summed(local)
+        total = self._summed(local, halt=halt)
         summed = time.perf_counter()
         if total.tokens:
             if not total.finite:
@@ -110,6 +112,7 @@ class Stepper:
             compute_s=total.compute_s,
             exchange_s=summed - started,
             update_s=time.perf_counter() - summed,
+            halting=total.halting,
         )
 
     def local(self, batches: Sequence[Sequence[int]], *, step: int, shares: Sequence[int]) -> Local:
@@ -172,26 +175,26 @@ class Stepper:
         compiled: Callable[..., Any] = mx.compile(self._accumulated, inputs=state, outputs=state)
         return compiled
 
-    def _summed(self, local: Local) -> _Total:
+    def _summed(self, local: Local, *, halt: bool) -> _Total:
         """By one collective."""
         shapes = [(name, value.shape, value.size) for name, value in tree_flatten(self.model.trainable_parameters())]
         size = sum(each for _, _, each in shapes)
         seconds = [0.0] * self.group.size
         seconds[self.group.rank] = local.compute_s
-        figures = mx.array([local.loss, *split_count(local.tokens), *seconds], mx.float32)
+        figures = mx.array([local.loss, *split_count(local.tokens), float(halt), *seconds], mx.float32)
         if local.gradients is None:
             flat = [mx.zeros(size, mx.float32)]
         else:
             found = dict(tree_flatten(local.gradients))
             flat = [found[name].reshape(-1) for name, _, _ in shapes]
         buffer = self.group.all_sum(mx.concatenate([*flat, figures]))
-        loss, low, high, *times = numbers(buffer[size:])
+        loss, low, high, halting, *times = numbers(buffer[size:])
         gradients, start = [], 0
         for name, shape, length in shapes:
             gradients.append((name, buffer[start : start + length].reshape(shape)))
             start += length
         finite = bool(mx.isfinite(buffer[: size + 1]).all().item())  # with the loss
-        return _Total(tree_unflatten(gradients), loss, joined_count(low, high), tuple(times), finite)
+        return _Total(tree_unflatten(gradients), loss, joined_count(low, high), tuple(times), finite, round(halting))
 
     def _not_finite(self, local: Local, *, batches: Sequence[Sequence[int]], step: int) -> LossNotFinite:
         """All ranks or none come here: they judge the same sums."""
