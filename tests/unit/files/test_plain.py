@@ -110,7 +110,7 @@ def test_what_would_be_executed_is_refused_whatever_its_name(what: str, suffix: 
 @pytest.mark.parametrize(
     "name",
     ["a.py", "a.pyc", "a.pt", "a.pth", "a.pkl", "a.pickle", "a.ckpt", "a.h5", "a.npz", "a.zip", "a.tar.gz", "a.so", "a.dylib",
-     "a.dll", "a.exe", "a.sh", "a.bat", "a.jinja", "a.ipynb", "a.html", "a", "txt", "a.txt.py", "a.txt ", ""],
+     "a.dll", "a.exe", "a.sh", "a.bat", "a.jinja2", "a.ipynb", "a.html", "a", "txt", "a.txt.py", "a.txt ", ""],
 )  # fmt: skip
 def test_other_names_are_refused(name: str) -> None:
     with pytest.raises(FileRefused, match="no plain data file by its name"):
