@@ -10,7 +10,6 @@ import secrets
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ import msgspec
 from swarm.core.errors import INTERRUPTED, Dropped, UsageError, WorkerFailed
 from swarm.core.events import Ended, Failed, Joined, WorkerEvent
 from swarm.core.jobs import Learn, Order, Process
+from swarm.host.children import python
 from swarm.host.identity import PROCESS, boot_id, note_process, started
 from swarm.host.paths import jobs_dir, state_dir
 from swarm.learners.devices import thread_environment
@@ -29,10 +29,6 @@ JOBS_KEPT = 50  # ended jobs whose logs are kept
 OUTSIDE = "the process was ended from outside"
 _TOLD = re.compile(r"\d\d:\d\d:\d\d ")  # how a line begins that a worker told
 _EVENT = msgspec.json.Decoder(WorkerEvent)
-_RUN = (
-    "import runpy, sys; root, module = sys.argv[1:3]; del sys.argv[1:3]; root in sys.path or sys.path.insert(0, root); "
-    "runpy.run_module(module, run_name='__main__', alter_sys=True)"
-)
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,12 +95,6 @@ def start(order: Order, *, foreground: bool, stdout: int | None = None) -> Worke
         return _started(job, order, foreground=foreground, stdout=stdout)
     except OSError as error:
         raise WorkerFailed(f"no worker can be started in {job}: {error.strerror} (SWARM_STATE_DIR moves it)") from error
-
-
-def python(module: str, *arguments: str) -> list[str]:
-    """The command line that runs one of our modules in this interpreter. As `python -m` does, but without the current
-    folder on the path: that may be the mailbox, and no code is ever taken from there."""
-    return [sys.executable, "-P", "-c", _RUN, str(Path(__file__).parents[1]), module, *arguments]
 
 
 def _started(job: Path, order: Order, *, foreground: bool, stdout: int | None) -> Worker:
@@ -188,17 +178,6 @@ def last_words(folder: Path) -> str:
     # What it printed, not what it told: a traceback, or a framework's last complaint.
     tail = [line for line in log_tail(folder / "log.txt", 20) if line.strip() and not _TOLD.match(line)]
     return tail[-1] if tail else OUTSIDE
-
-
-def ending(code: int) -> str:
-    """How a worker ended, from its exit code, in words."""
-    if code >= 0:
-        return f"ended with code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    return f"was ended by {name}" + (" (by a person, or for lack of memory)" if name == "SIGKILL" else "")
 
 
 class _Seen:

@@ -20,6 +20,7 @@ from swarm.core.errors import UsageError, WorkerFailed
 from swarm.core.events import Created, Ended, Evaluated, Failed, Joined, RoundClosed, Stepped, Trouble
 from swarm.core.sentences import plain, sentence
 from swarm.core.specs import DiLoCo
+from swarm.host.children import ending
 from swarm.mailbox import init_mailbox
 
 STEPS = {"mlp": 20, "charlm": 20}  # inner steps a round that show progress and end within a minute on two cores
@@ -157,7 +158,7 @@ class _Demo:
             code = worker.process.poll()
             if code not in (None, 0):
                 words = plain(launcher.last_words(worker.job), 300)
-                raise WorkerFailed(f"{learner}: the worker {launcher.ending(code)}: {words}")
+                raise WorkerFailed(f"{learner}: the worker {ending(code)}: {words}")
         return created
 
     def _result(self) -> dict[str, object]:

@@ -32,6 +32,7 @@ from swarm.core.events import (
 )
 from swarm.core.jobs import Learn
 from swarm.core.sentences import number, plain, sentence, transferred
+from swarm.host.children import ending
 
 LOOK_S = 0.1
 JOINING_S = 60.0  # a lease may have to run out before a learner id is free
@@ -257,10 +258,7 @@ def _ended(worker: launcher.Worker, failed: Failed | None, who: str = "") -> int
     prefix = f"{who}: " if who else ""
     if code != 0 and failed is None:
         words = launcher.last_words(worker.job)
-        say(
-            f"{prefix}swarm: the worker {launcher.ending(code)}"
-            + ("" if words == launcher.OUTSIDE else f": {plain(words, 300)}")
-        )
+        say(f"{prefix}swarm: the worker {ending(code)}" + ("" if words == launcher.OUTSIDE else f": {plain(words, 300)}"))
     if code != 0 and not (failed is not None and hasattr(errors, failed.error)):  # nothing foreseen: the log says more
         say(f"{prefix}its log: {worker.job / 'log.txt'}")
     return 1 if code < 0 else code

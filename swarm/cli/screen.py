@@ -8,7 +8,7 @@ import sys
 import click
 
 from swarm.core.errors import UsageError
-from swarm.launcher import python
+from swarm.host.children import python
 
 
 @click.command()

@@ -12,6 +12,7 @@ from swarm.cli.common import say
 from swarm.core.events import Transfer
 from swarm.core.jobs import Export, Order
 from swarm.core.sentences import plain
+from swarm.host.children import ending
 
 
 def run_tool(order: Order) -> int:
@@ -27,7 +28,7 @@ def run_tool(order: Order) -> int:
         for line in launcher.log_tail(worker.job / "log.txt", 1):
             say(plain(line, 300))
     if code != 0:
-        how = f"the worker {launcher.ending(code)}: " if code < 0 else ""
+        how = f"the worker {ending(code)}: " if code < 0 else ""
         say(f"swarm: {how}{plain(launcher.last_words(worker.job), 500)}")
     return 1 if code < 0 else code
 

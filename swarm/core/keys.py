@@ -244,8 +244,12 @@ class RunKeys:
         """Prefix of the files of its checkpoints."""
         return f"{self.root}/blobs/checkpoints/{_padded(generation, 6)}/"
 
+    def job_files_of(self, generation: int, step: int) -> str:
+        """Prefix of the files of one checkpoint."""
+        return f"{self.job_files(generation)}{_padded(step, 10)}/"
+
     def job_file(self, generation: int, step: int, sha256: str) -> str:
-        return f"{self.job_files(generation)}{_padded(step, 10)}/{_payload(sha256)}"
+        return f"{self.job_files_of(generation, step)}{_payload(sha256)}"
 
 
 def work_set(prefix: str) -> str:

@@ -15,6 +15,7 @@ from swarm import launcher
 from swarm.core.errors import UsageError, WorkerFailed
 from swarm.core.events import Building, Ended, Failed, Joined, WorkerEvent
 from swarm.core.jobs import Export, Learn
+from swarm.host import children
 from swarm.host.identity import note_process
 
 ORDER = Learn(mailbox="/m", run="aaaa1111", run_name="mlp-one", learner="studio", may_rename=False)
@@ -142,7 +143,7 @@ def test_the_end_of_a_log(tmp_path: Path) -> None:
     ],
 )
 def test_how_a_process_ended_in_words(code: int, words: str) -> None:
-    assert words in launcher.ending(code)
+    assert words in children.ending(code)
 
 
 def test_no_module_is_taken_from_the_current_folder(tmp_path: Path) -> None:
@@ -150,18 +151,18 @@ def test_no_module_is_taken_from_the_current_folder(tmp_path: Path) -> None:
     for name in ("msgspec", "psutil", "json", "torch", "swarm"):
         (tmp_path / f"{name}.py").write_text("print('taken')")
     (tmp_path / "mod.py").write_text("print('taken')")
-    done = subprocess.run(launcher.python("swarm.worker"), cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(children.python("swarm.worker"), cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "usage" in done.stderr
     assert "taken" not in done.stdout
 
 
 def test_a_module_runs_from_this_tree_and_gets_its_arguments(tmp_path: Path) -> None:
-    done = subprocess.run(launcher.python("swarm", "--version"), cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = subprocess.run(children.python("swarm", "--version"), cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("swarm, version")
     code = "import sys, swarm; print(swarm.__file__)"
     (tmp_path / "where.py").write_text(code)
-    command = launcher.python("where")
+    command = children.python("where")
     done = subprocess.run(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True)
     assert Path(done.stdout.strip()).parents[1] == Path(launcher.__file__).parents[1]
     assert sys.executable == command[0]
