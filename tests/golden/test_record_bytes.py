@@ -12,7 +12,8 @@ import pytest
 
 from swarm.core import ranks, records
 from swarm.core.lines import Envelope, decode, encode
-from swarm.core.records import FORMAT, Beat, LearnerPhase, RejectReason, RoundRecord
+from swarm.core.manifest import FORMAT
+from swarm.core.records import Beat, LearnerPhase, RejectReason, RoundRecord
 
 LINES = [json.loads(line) for line in Path(__file__).with_name("records-v1.jsonl").read_text(encoding="utf-8").splitlines()]
 PARTS = {

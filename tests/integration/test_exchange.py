@@ -14,13 +14,14 @@ import pytest
 import swarm.exchange
 from swarm.core.errors import MailboxUnavailable, PayloadCorrupt, PayloadMissing, SchemaMismatch, UsageError
 from swarm.core.lines import encode
-from swarm.core.records import INIT, Checkpoint, Manifest, PayloadRef
+from swarm.core.manifest import INIT, Manifest, PayloadRef
+from swarm.core.records import Checkpoint
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange, create_run
 from swarm.learners.numpy import NumpyAdapter
 from swarm.mailbox.faults import Fault, FaultyMailbox
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
-from swarm.tape import read_manifest
+from swarm.manifests import read_manifest
 from swarm.tensors.payload import Packed
 from swarm.tensors.schema import Schema, TensorSpec
 from tests.integration.simulation import draft_of, model, new_run, virtually

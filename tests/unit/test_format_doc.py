@@ -10,7 +10,8 @@ import pytest
 
 from swarm.core import lines, ranks, records
 from swarm.core.keys import MARKER, RunKeys
-from swarm.core.records import FORMAT, LearnerPhase, RejectReason
+from swarm.core.manifest import FORMAT
+from swarm.core.records import LearnerPhase, RejectReason
 
 PATH = Path(records.__file__).parents[1] / "FORMAT.md"
 TEXT = PATH.read_text(encoding="utf-8")

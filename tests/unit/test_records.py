@@ -12,15 +12,29 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from swarm.core import ranks, records
+from swarm.core.checks import MAX_COUNT, MAX_ROUND, MAX_SEED
 from swarm.core.errors import FormatMismatch, RecordError, SwarmError
+from swarm.core.finetune import MAX_RANKS
 from swarm.core.fragments import Schedule
 from swarm.core.ids import WINDOWS_DEVICES
 from swarm.core.keys import RunKeys, check_key
 from swarm.core.lines import MAX_RECORD_BYTES, as_json, body_sha256, decode, encode
+from swarm.core.manifest import (
+    FORMAT,
+    INIT,
+    MAX_CHUNK_BYTES,
+    MAX_CHUNKS,
+    MAX_FILE_BYTES,
+    DataRef,
+    FileRef,
+    Manifest,
+    Marker,
+    PayloadRef,
+    TaskRef,
+)
 from swarm.core.options import MAX_REAL
 from swarm.core.ranks import (
     MAX_GENERATION,
-
     Address,
     Backend,
     CheckpointAt,
@@ -37,34 +51,20 @@ from swarm.core.ranks import (
     Started,
 )
 from swarm.core.records import (
-    FORMAT,
-    INIT,
-    MAX_CHUNK_BYTES,
-    MAX_CHUNKS,
-    MAX_COUNT,
-    MAX_FILE_BYTES,
-    MAX_ROUND,
-    MAX_SEED,
     Beat,
     Checkpoint,
     Claim,
     Control,
-    DataRef,
     EvalRecord,
-    FileRef,
     LearnerPhase,
     LearnerRecord,
-    Manifest,
-    Marker,
     Participant,
-    PayloadRef,
     Rejected,
     RejectReason,
     Role,
     RoundRecord,
     Sample,
     Snapshot,
-    TaskRef,
 )
 from swarm.core.rounds import weight
 from swarm.core.specs import Algorithm, DiLoCo, FedAvg
