@@ -159,6 +159,7 @@ finetunes = st.builds(
         keys=st.none() | st.lists(names, min_size=1, max_size=2).map(tuple),
     ),
     grad_accumulation_steps=st.integers(1, 99),
+    clear_cache_threshold=st.integers(0, 10**15),
     prompt_feature=texts,
     lora_rank=st.none() | st.integers(1, 64),
     world_size_max=st.none() | st.integers(1, MAX_RANKS),
