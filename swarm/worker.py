@@ -27,13 +27,14 @@ from swarm.core.events import Building, Created, Failed, Trouble, WorkerEvent
 from swarm.core.finetune import FineTune
 from swarm.core.fragments import fitted
 from swarm.core.jobs import CreateRun, Export, Generate, Learn, Order
-from swarm.core.records import DataRef, LearnerRecord, Manifest, TaskRef
+from swarm.core.manifest import DataRef, Manifest, TaskRef
+from swarm.core.records import LearnerRecord
 from swarm.core.sentences import fewer_fragments, sentence
 from swarm.core.specs import Algorithm, DiLoCo, FedAvg
 from swarm.host import paths
 from swarm.host.identity import Identity, holder, identity, note_process, process_alive, process_gone
 from swarm.mailbox import open_mailbox
-from swarm.tape import manifest_sha256, read_manifest, run_ids
+from swarm.manifests import manifest_sha256, read_manifest, run_ids
 
 if TYPE_CHECKING:
     from swarm.mailbox.contract import Mailbox

@@ -39,17 +39,9 @@ from swarm.core.events import ORDINARY
 from swarm.core.history import longest_s, private
 from swarm.core.history import nested as nested_history
 from swarm.core.history import rows as history_rows
+from swarm.core.manifest import Manifest
 from swarm.core.participation import ClientView, accuracy, confusion_lines, expected, labelled, mean_metrics
-from swarm.core.records import (
-    Beat,
-    EvalRecord,
-    LearnerRecord,
-    Manifest,
-    Participant,
-    Rejected,
-    RoundRecord,
-    Snapshot,
-)
+from swarm.core.records import Beat, EvalRecord, LearnerRecord, Participant, Rejected, RoundRecord, Snapshot
 from swarm.core.sentences import norms, refusal, trained
 from swarm.core.sentences import settings as settings_words
 from swarm.core.specs import Algorithm, DiLoCo, FedAvg

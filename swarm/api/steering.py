@@ -12,6 +12,7 @@ import msgspec
 
 from swarm import launcher
 from swarm.api.finding import ended, opened, survey
+from swarm.core.checks import MAX_ROUND, MAX_SEED
 from swarm.core.errors import (
     MailboxUnavailable,
     RunEnded,
@@ -25,19 +26,15 @@ from swarm.core.ids import learner_id as check_learner_id
 from swarm.core.jobs import CreateRun, Learn
 from swarm.core.keys import RunKeys
 from swarm.core.naming import run_id, run_name
-from swarm.core.records import (
-    MAX_ROUND,
-    MAX_SEED,
-    Control,
-    Role,
-)
+from swarm.core.records import Control, Role
 from swarm.core.specs import Algorithm
 from swarm.core.state import RunPhase
 from swarm.host import settings
 from swarm.host.identity import machine_name
 from swarm.launcher import Job
 from swarm.mailbox.waiting import in_time
-from swarm.tape import Tape, read_manifest, run_ids
+from swarm.manifests import read_manifest, run_ids
+from swarm.tape import Tape
 from swarm.tasks import registry
 from swarm.watch import RunWatch
 
