@@ -14,12 +14,24 @@ import msgspec
 from mlx.utils import tree_flatten
 
 from swarm.core.finetune import FineTune, Places
-from swarm.core.rankjob import Phase, RankEvent, RankPlan, RankReady, RankStepped, Reported, Saved, Smaller, Validated
+from swarm.core.rankjob import (
+    Phase,
+    RankEvent,
+    RankPlan,
+    RankReady,
+    RankStepped,
+    Replanned,
+    Reported,
+    Saved,
+    Smaller,
+    Validated,
+)
+from swarm.core.shares import Balance
 from swarm.parallel import checkpoint as checkpoints
 from swarm.parallel import model as models
 from swarm.parallel.checkpoint import Position
 from swarm.parallel.group import Group, agree, broadcast, digest, how_many, numbers, schema
-from swarm.parallel.rows import Order, Rows, read_rows
+from swarm.parallel.rows import Order, Rows, read_rows, tokens_given
 from swarm.parallel.step import Limits, Step, Stepper
 
 Tell = Callable[[RankEvent], None]
@@ -57,6 +69,8 @@ class Trainer:
         """The last good checkpoint."""
         self._tell, self._halting = tell, halting
         self._halted = False
+        self._balance = Balance(plan.divided)
+        self._replanned: list[tuple[int, tuple[int, ...]]] = []
         gpu = mx.default_device() == mx.Device(mx.gpu)
         self.stepper = Stepper(
             model,
@@ -120,7 +134,7 @@ class Trainer:
         rows_before = self.stepper.limits.max_rows
         iterations = range(spec.iterations(step), spec.iterations(step + 1))
         batches = [self._order.batch(k) for k in iterations]
-        done = self.stepper.step(batches, step=step, shares=self.plan.divided, halt=self._halting())
+        done = self.stepper.step(batches, step=step, shares=self._balance.shares, halt=self._halting())
         self._halted = done.halting > 0
         if mx.get_cache_memory() > spec.clear_cache_threshold:
             mx.clear_cache()
@@ -128,16 +142,33 @@ class Trainer:
         self.position = _at(self.position, step=step + 1, trained_tokens=tokens)
         if self.stepper.limits.max_rows < rows_before:
             self._tell(Smaller(microbatch_rows=self.stepper.limits.max_rows))
-        self._tell(self._stepped(done))
+        self._tell(self._stepped(done, self._balance.fraction(self.group.rank)))
+        self._rebalance(batches, done)
         self._report.add(done, seconds_s=time.perf_counter() - began)
         if spec.due(spec.steps_per_report, step):
             if self.group.rank == 0:
                 self._tell(self._report.told(self))
             self._report = _Report()
 
+    def _rebalance(self, batches: Sequence[Sequence[int]], done: Step) -> None:
+        """From the same numbers, all ranks come to the same shares."""
+        if not self.plan.replan or self.group.size == 1:
+            return
+        given = tokens_given(batches, self.data.train.lengths, self._balance.shares)
+        if self._balance.measured(given, done.compute_s):
+            self._replanned.append((self.position.step, self._balance.shares))
+            if self.group.rank == 0:
+                self._tell(Replanned(step=self.position.step, shares=self._balance.shares))
+
     def save(self) -> None:
         """See that all ranks still hold the same; then rank 0 writes the checkpoint and the adapter."""
-        agree(self.group, {"the trained weights": digest(models.trainables(self.model).items())})
+        agree(
+            self.group,
+            {
+                "the shares of the batches": _sha256(f"{self._replanned}"),
+                "the trained weights": digest(models.trainables(self.model).items()),
+            },
+        )
         if self.group.rank != 0:
             return
         step, iteration = self.position.step, self.iteration
@@ -165,12 +196,12 @@ class Trainer:
         if len(rows) == 0 or count == 0:
             return
         began = time.perf_counter()
-        loss, tokens = self.stepper.evaluated(rows, _evaluation(rows, self.spec, count), shares=self.plan.divided)
+        loss, tokens = self.stepper.evaluated(rows, _evaluation(rows, self.spec, count), shares=self._balance.shares)
         if self.group.rank == 0:
             seconds_s = time.perf_counter() - began
             self._tell(Validated(part=part, iteration=self.iteration, loss=_finite(loss), tokens=tokens, seconds_s=seconds_s))
 
-    def _stepped(self, done: Step) -> RankStepped:
+    def _stepped(self, done: Step, share: float) -> RankStepped:
         waiting_s = min(done.exchange_s, max(done.compute_s) - done.compute_s[self.group.rank])
         return RankStepped(
             step=self.position.step,
@@ -185,6 +216,7 @@ class Trainer:
             update_s=done.update_s,
             microbatch_rows=self.stepper.limits.max_rows,
             memory_bytes=mx.get_peak_memory(),
+            share=share,
             loss=done.loss,
         )
 
@@ -250,7 +282,7 @@ def prepared(
         {
             "the versions of MLX and MLX-LM": _sha256(f"{version('mlx')} {version('mlx-lm')}"),
             "the options": _sha256(checkpoints.fingerprint(spec)),
-            "the plans": _sha256(f"{plan.generation} {plan.divided} {spec}"),
+            "the plans": _sha256(f"{plan.generation} {plan.divided} {plan.replan} {spec}"),
             "the training rows, or the tokenizers": data.train.digest,
             "the validation rows": data.valid.digest,
             "the test rows": data.test.digest,

@@ -24,6 +24,7 @@ from swarm.core.rankjob import (
     RankPlan,
     RankReady,
     RankStepped,
+    Replanned,
     Reported,
     Saved,
     Smaller,
@@ -34,6 +35,8 @@ from swarm.core.rankjob import (
 from swarm.parallel import checkpoint as checkpoints
 from swarm.parallel import model as models
 from swarm.parallel.group import Alone
+from swarm.parallel.rows import tokens_given
+from swarm.parallel.step import Step
 from swarm.parallel.train import Trainer, prepared
 from tests.integration.fake_group import on_ranks
 from tests.integration.tiny_llama import completions, make_data, make_model, spec
@@ -407,6 +410,76 @@ def test_halted_ranks_go_on_where_they_all_were(places: tuple[Path, Path], tmp_p
     assert distance(weights(whole[0][1]), weights(rest[0][1])) <= 1e-5
     last = run(None, 5)  # with the last step the job is done
     assert {(done, trainer.position.step) for done, trainer, _ in last} == {(True, 6)}
+
+
+def slowed(trainer: Trainer, speeds: tuple[float, ...]) -> None:
+    """Let the ranks have taken as long as machines of these speeds would (tokens/s)."""
+    step = trainer.stepper.step
+
+    def measured(batches: Any, *, shares: Any, **values: Any) -> Step:
+        given = tokens_given(batches, trainer.data.train.lengths, shares)
+        seconds = tuple(tokens / speed for tokens, speed in zip(given, speeds, strict=True))
+        return step(batches, shares=shares, **values)._replace(compute_s=seconds)
+
+    trainer.stepper.step = measured  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(
+    ("speeds", "batch_size"),
+    [((3.0, 1.0), 9), ((1.0, 4.0, 2.0), 13), ((1.0, 1.0), 5)],  # rows that cannot be divided by the number of ranks
+)
+def test_rows_go_to_the_faster_ranks_and_the_result_stays(
+    places: tuple[Path, Path], tmp_path: Path, speeds: tuple[float, ...], batch_size: int
+) -> None:
+    size = len(speeds)
+    config = spec(iters=14, batch_size=batch_size, optimizer="sgd", learning_rate=0.02, save_every=14, steps_per_eval=14)
+    alone, told = trained(plan_for(places, tmp_path / "alone", config))
+
+    def work(group: Any, replan: bool) -> tuple[dict[str, Any], list[RankEvent]]:
+        events: list[RankEvent] = []
+        plan = plan_for(places, tmp_path / "all", config, rank=group.rank, size=size, replan=replan)
+        trainer = prepared(plan, group, tell=events.append)
+        slowed(trainer, speeds)
+        trainer.run()
+        return weights(trainer), events
+
+    found = on_ranks(size, lambda group: work(group, True))
+    one, events = found[0]
+    steps = [of(mine, RankStepped) for _, mine in found]
+    changes = of(events, Replanned)
+    assert not [event for _, mine in found[1:] for event in of(mine, Replanned)]
+    if len(set(speeds)) == 1:
+        assert not changes
+    else:
+        assert [change.step for change in changes] == [9]
+        shares = changes[0].shares
+        assert [share / sum(shares) for share in shares] == pytest.approx([v / sum(speeds) for v in speeds], abs=0.01)
+        assert [mine[-1].share for mine in steps] == [share / sum(shares) for share in shares]
+        assert {mine[8].share for mine in steps} == {1 / size}
+        learned = [(sum(each.positions for each in mine[9:]), speed) for mine, speed in zip(steps, speeds, strict=True)]
+        assert max(learned)[1] == max(speeds)
+    assert all(sum(each.own_tokens for each in row) == row[0].tokens for row in zip(*steps, strict=True))
+    assert all(distance(one, other) == 0 for other, _ in found)
+    assert distance(weights(alone), one) <= 1e-5
+    assert of(events, Validated)[-1].loss == pytest.approx(of(told, Validated)[-1].loss, rel=1e-5)
+    kept = on_ranks(size, lambda group: work(group, False))
+    assert not of(kept[0][1], Replanned)
+
+
+def test_no_checkpoint_is_made_of_steps_with_different_shares(places: tuple[Path, Path], tmp_path: Path) -> None:
+    from swarm.core.errors import ReplicasDiffer
+
+    config = spec(iters=10, save_every=10, optimizer="sgd")
+
+    def work(group: Any) -> str:
+        trainer = prepared(plan_for(places, tmp_path, config, rank=group.rank, size=2), group, tell=lambda _: None)
+        slowed(trainer, (1.0, 3.0) if group.rank == 0 else (1.0, 5.0))
+        with pytest.raises(ReplicasDiffer) as caught:
+            trainer.run()
+        return str(caught.value)
+
+    assert set(on_ranks(2, work)) == {"the shares of the batches of rank 1 are not those of rank 0"}
+    assert not checkpoints.found(tmp_path / "checkpoints")
 
 
 def test_ranks_that_hold_other_data_do_not_start(places: tuple[Path, Path], tmp_path: Path) -> None:
