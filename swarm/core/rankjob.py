@@ -1,4 +1,4 @@
-"""What one rank of a data-parallel job is told (one JSON object), and what it tells (one JSON object a line)."""
+"""What one rank of a data-parallel job is told (its plan, and commands later on), and what it tells: one JSON object a line."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from swarm.core.errors import UsageError
 from swarm.core.finetune import FineTune
 from swarm.core.options import check_ranges
 from swarm.core.ranks import MAX_RANKS, Backend
+
+HALTED = 76
+"""Exit code of a rank that was told to halt, or learned that another was: nothing failed, and a new generation can go on."""
 
 
 class RankPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +38,7 @@ class RankPlan(msgspec.Struct, frozen=True, kw_only=True):
     meet_s: Annotated[float, Meta(gt=0)] = 60.0  # for all ranks to be there
     prepare_s: Annotated[float, Meta(gt=0)] = 1800.0  # until the first step is done, on the slowest machine
     silence_s: Annotated[float, Meta(gt=0)] = 120.0  # without a sign of progress, after which this rank ends itself
-    leash: bool = False  # end when standard input does: nobody is left who would end it
+    leash: bool = False  # heed commands on standard input, and end when it ends: nobody is left who would end this rank
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -58,6 +61,31 @@ def decode_plan(text: str | bytes) -> RankPlan:
         return msgspec.json.decode(text, type=RankPlan)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise UsageError(f"no plan of a rank: {error}") from error
+
+
+class Halt(msgspec.Struct, frozen=True, kw_only=True, tag_field="command", tag="halt"):
+    """Save and end, together with all other ranks, after the step in which they learn of it; before the first step, end at
+    once. A validation that has begun is finished, one that is due is left out. To tell one rank is enough."""
+
+
+RankCommand: TypeAlias = Halt
+
+
+class _Named(msgspec.Struct):
+    command: str
+
+
+def encode_command(command: RankCommand) -> bytes:
+    return msgspec.json.encode(command) + b"\n"
+
+
+def decode_command(line: bytes) -> RankCommand:
+    """Raises UsageError."""
+    try:
+        msgspec.json.decode(line, type=_Named)  # where only one class is possible, msgspec lets its tag be missing
+        return msgspec.json.decode(line, type=RankCommand)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise UsageError(f"no command of a rank: {error}") from error
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
@@ -141,7 +169,7 @@ class Smaller(_Event, frozen=True, kw_only=True, tag=True):
 
 
 class RankEnded(_Event, frozen=True, kw_only=True, tag=True):
-    """The last line: `done`, or why not, with what survives."""
+    """The last line: `done`, `halted`, or what went wrong, with what survives."""
 
     reason: str
     step: int

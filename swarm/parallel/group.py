@@ -119,6 +119,11 @@ def sums(group: Group, *, loss: float, tokens: int) -> tuple[float, int]:
     return value, joined_count(low, high)
 
 
+def how_many(group: Group, flag: bool) -> int:
+    """On how many ranks a flag is set."""
+    return round(numbers(group.all_sum(mx.array([float(flag)])))[0])
+
+
 def agree(group: Group, digests: Mapping[str, bytes]) -> None:
     """See that every rank holds what rank 0 holds. `digests`: SHA-256 by what it is of. Raises ReplicasDiffer, on every rank,
     with the first that differs."""

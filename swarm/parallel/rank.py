@@ -1,7 +1,9 @@
 """A rank as a process: `python -m swarm.parallel.rank JSON`, with the plan as JSON (core/rankjob.py) or `-` for a line on
-standard input. Events go to standard output, everything else to standard error.
+standard input. Events go to standard output, everything else to standard error. On a leash, commands are read from standard
+input, one JSON object a line.
 
-Exit codes: 0 done; 75 the group is broken, and a new generation can go on; 2 something that a person gave is wrong; 1 else.
+Exit codes: 0 done; 75 the group is broken, and 76 halted as told: a new generation can go on; 2 something that a person gave is
+wrong; 1 else.
 Ended by SIGALRM, and so without last words: the ranks did not come together in time, and a new generation can try again.
 """
 
@@ -11,10 +13,23 @@ import os
 import signal
 import sys
 import threading
-from typing import BinaryIO, NoReturn
+from typing import BinaryIO, NoReturn, assert_never
 
 from swarm.core.errors import INTERRUPTED, GroupBroken, SwarmError, UsageError
-from swarm.core.rankjob import Phase, RankEnded, RankEvent, RankPlan, RankReady, RankStepped, Saved, decode_plan, encode_event
+from swarm.core.rankjob import (
+    HALTED,
+    Halt,
+    Phase,
+    RankEnded,
+    RankEvent,
+    RankPlan,
+    RankReady,
+    RankStepped,
+    Saved,
+    decode_command,
+    decode_plan,
+    encode_event,
+)
 from swarm.host.crash import note_crash
 from swarm.parallel.watchdog import Watchdog
 
@@ -60,11 +75,11 @@ def main(argv: list[str]) -> NoReturn:
     try:
         if len(argv) != 1:
             raise UsageError("usage: python -m swarm.parallel.rank JSON")
-        plan = decode_plan(sys.stdin.readline() if argv[0] == "-" else argv[0])
+        plan = decode_plan(sys.stdin.buffer.readline() if argv[0] == "-" else argv[0])
         voice.saved = plan.start
-        _run(plan, voice)
-        voice.last("done")
-        code = 0
+        done = _run(plan, voice)
+        voice.last("done" if done else "halted", again=not done)
+        code = 0 if done else HALTED
     except KeyboardInterrupt:
         voice.last("interrupted")
         code = INTERRUPTED
@@ -80,11 +95,13 @@ def main(argv: list[str]) -> NoReturn:
     os._exit(code)  # a broken group's destructors may hang
 
 
-def _run(plan: RankPlan, voice: Voice) -> None:
+def _run(plan: RankPlan, voice: Voice) -> bool:
+    """Whether all steps are done; if not, the ranks were told to halt."""
     watchdog = Watchdog(lambda words: voice.last(words, error="GroupBroken", again=True))
     watchdog.start()
-    if plan.leash:
-        watchdog.leash()
+    halt = threading.Event()
+    if plan.leash:  # through the same buffer as the plan's line, with which more may have come
+        watchdog.leash(sys.stdin.buffer, lambda line: _heed(line, halt))
     # With PyTorch, if it is there, the Hugging Face libraries would take seconds and 230 MB more, for nothing.
     sys.modules["torch"] = None  # type: ignore[assignment]  # that means: not there
     os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true"}  # before Hugging Face's libraries read them
@@ -113,10 +130,24 @@ def _run(plan: RankPlan, voice: Voice) -> None:
             watchdog.expect("a step, or waiting for the other ranks in it", plan.silence_s, grows=True)
         voice.tell(event)
 
-    trainer = prepared(plan, group, tell=tell, progressed=watchdog.sign)
+    trainer = prepared(plan, group, tell=tell, progressed=watchdog.sign, halting=halt.is_set)
     tell(trainer.ready())
     tell(Phase(what="training"))
-    trainer.run()
+    try:
+        return trainer.run()
+    finally:
+        voice.saved = trainer.saved
+
+
+def _heed(line: bytes, halt: threading.Event) -> None:
+    try:
+        match decode_command(line):
+            case Halt():
+                halt.set()
+            case unknown:
+                assert_never(unknown)
+    except UsageError as error:  # whoever started this rank may know more commands
+        print(error, file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -58,6 +58,7 @@ class _Total(NamedTuple):
     tokens: int
     compute_s: tuple[float, ...]  # by rank
     finite: bool
+    halting: int
 
 
 class Step(NamedTuple):
@@ -69,6 +70,7 @@ class Step(NamedTuple):
     compute_s: tuple[float, ...]  # by rank
     exchange_s: float  # here: waiting for the slowest, and the sum itself
     update_s: float
+    halting: int  # ranks that wish to halt after this step
 
 
 def token_losses(model: Any, inputs: mx.array, targets: mx.array, mask: mx.array) -> mx.array:
@@ -103,11 +105,11 @@ class Stepper:
         if compiled:
             self._evaluate = mx.compile(self._evaluate, inputs=[model.state])
 
-    def step(self, batches: Sequence[Sequence[int]], *, step: int, shares: Sequence[int]) -> Step:
-        """Optimizer step number `step` on the rows of all ranks, which go through the model iteration by iteration. Raises
-        LossNotFinite, on every rank and with nothing updated; GroupBroken."""
+    def step(self, batches: Sequence[Sequence[int]], *, step: int, shares: Sequence[int], halt: bool = False) -> Step:
+        """Optimizer step number `step` on the rows of all ranks, which go through the model iteration by iteration. `halt`:
+        tell the others that this rank wishes to. Raises LossNotFinite, on every rank and with nothing updated; GroupBroken."""
         local, held = self._held(batches, step=step, shares=shares, overlap=self._buckets > 1)
-        local, total, began = self._summed(local, held)
+        local, total, began = self._summed(local, held, halt=halt)
         summed = time.perf_counter()
         if total.tokens:
             if not total.finite:
@@ -120,6 +122,7 @@ class Stepper:
             compute_s=total.compute_s,
             exchange_s=summed - began,
             update_s=time.perf_counter() - summed,
+            halting=total.halting,
         )
 
     def local(self, batches: Sequence[Sequence[int]], *, step: int, shares: Sequence[int]) -> Local:
@@ -206,7 +209,7 @@ class Stepper:
         compiled: Callable[..., Any] = mx.compile(self._accumulated, inputs=state, outputs=state)
         return compiled
 
-    def _summed(self, local: Local, held: Batch | None) -> tuple[Local, _Total, float]:
+    def _summed(self, local: Local, held: Batch | None, *, halt: bool) -> tuple[Local, _Total, float]:
         """(this rank's part with the pass that was held back, the sums over all ranks, when the rest of the exchange began)."""
         buckets = divided(tree_flatten(self.model.trainable_parameters()), self._buckets)
         gradients, losses = (local.gradients, None) if held is None else self._lazy(local, held)
@@ -226,7 +229,7 @@ class Stepper:
                 local = self._added(local, held, gradients, losses)
             local = local._replace(compute_s=local.compute_s + time.perf_counter() - began)
             began = time.perf_counter()
-        last = [*parts[-1], self._figures(local)]
+        last = [*parts[-1], self._figures(local, halt=halt)]
         if totals:
             with unbroken(self.group):
                 totals.append(self.group.later(last, totals[-1]))
@@ -235,10 +238,10 @@ class Stepper:
             totals.append(self.group.all_sum(mx.concatenate(last)))
         return local._replace(gradients=None), self._read(buckets, totals), began
 
-    def _figures(self, local: Local) -> mx.array:
+    def _figures(self, local: Local, *, halt: bool) -> mx.array:
         seconds = [0.0] * self.group.size
         seconds[self.group.rank] = local.compute_s
-        return mx.array([local.loss, *split_count(local.tokens), *seconds], mx.float32)
+        return mx.array([local.loss, *split_count(local.tokens), float(halt), *seconds], mx.float32)
 
     def _read(self, buckets: Sequence[Named], totals: Sequence[mx.array]) -> _Total:
         gradients: Named = []
@@ -249,9 +252,9 @@ class Stepper:
                 gradients.append((name, total[start : start + value.size].reshape(value.shape)))
                 start += value.size
             finite.append(mx.isfinite(total[:start]).all())
-        loss, low, high, *times = numbers(totals[-1][start:])
+        loss, low, high, halting, *times = numbers(totals[-1][start:])
         good = math.isfinite(loss) and all(each.item() for each in finite)
-        return _Total(tree_unflatten(gradients), loss, joined_count(low, high), tuple(times), good)
+        return _Total(tree_unflatten(gradients), loss, joined_count(low, high), tuple(times), good, round(halting))
 
     def _not_finite(self, local: Local, *, batches: Sequence[Sequence[int]], step: int) -> LossNotFinite:
         """All ranks or none come here: they judge the same sums."""

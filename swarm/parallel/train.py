@@ -18,7 +18,7 @@ from swarm.core.rankjob import Phase, RankEvent, RankPlan, RankReady, RankSteppe
 from swarm.parallel import checkpoint as checkpoints
 from swarm.parallel import model as models
 from swarm.parallel.checkpoint import Position
-from swarm.parallel.group import Group, agree, broadcast, digest, numbers, schema
+from swarm.parallel.group import Group, agree, broadcast, digest, how_many, numbers, schema
 from swarm.parallel.rows import Order, Rows, read_rows
 from swarm.parallel.step import Limits, Step, Stepper
 
@@ -46,14 +46,17 @@ class Trainer:
         position: Position,
         tell: Tell,
         progressed: Callable[[], None],
+        halting: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`halting`: whether this rank was told to halt."""
         self.plan, self.spec, self.group = plan, plan.spec, group
         self.model, self.optimizer, self.data = model, optimizer, data
         self.position = position
         """What is done: replaced after each step."""
         self.saved: str | None = plan.start
         """The last good checkpoint."""
-        self._tell = tell
+        self._tell, self._halting = tell, halting
+        self._halted = False
         gpu = mx.default_device() == mx.Device(mx.gpu)
         self.stepper = Stepper(
             model,
@@ -88,21 +91,28 @@ class Trainer:
             device=str(mx.default_device()),
         )
 
-    def run(self) -> None:
-        """All steps that are left. Raises LossNotFinite, CheckpointUnsaved, ReplicasDiffer, GroupBroken."""
+    def run(self) -> bool:
+        """All steps that are left; False: some are, and all ranks halt here, since one of them was told to. Raises
+        LossNotFinite, CheckpointUnsaved, ReplicasDiffer, GroupBroken."""
         spec = self.spec
+        if self.position.step < spec.steps and how_many(self.group, self._halting()):
+            return False  # nothing to save: it stands where it began
         if self.position.step == 0:
             self._validate("valid", spec.val_batches)
         if self.position.step >= spec.steps:  # whoever made the last step may not have come to write the adapter
             self.save()
         for step in range(self.position.step, spec.steps):
             self.advance()
-            if spec.due(spec.steps_per_eval, step):
+            halt = self._halted and step + 1 < spec.steps
+            if spec.due(spec.steps_per_eval, step) and not halt:
                 self._validate("valid", spec.val_batches)
-            if spec.due(spec.save_every, step):
+            if spec.due(spec.save_every, step) or halt:
                 self.save()
+            if halt:
+                return False
         if spec.test:
             self._validate("test", spec.test_batches)
+        return True
 
     def advance(self) -> None:
         """One step."""
@@ -110,7 +120,9 @@ class Trainer:
         began = time.perf_counter()
         rows_before = self.stepper.limits.max_rows
         iterations = range(spec.iterations(step), spec.iterations(step + 1))
-        done = self.stepper.step([self._order.batch(k) for k in iterations], step=step, shares=self.plan.divided)
+        batches = [self._order.batch(k) for k in iterations]
+        done = self.stepper.step(batches, step=step, shares=self.plan.divided, halt=self._halting())
+        self._halted = done.halting > 0
         if mx.get_cache_memory() > spec.clear_cache_threshold:
             mx.clear_cache()
         tokens = self.position.trained_tokens + done.tokens
@@ -201,7 +213,14 @@ class _Report:
         )
 
 
-def prepared(plan: RankPlan, group: Group, *, tell: Tell, progressed: Callable[[], None] = lambda: None) -> Trainer:
+def prepared(
+    plan: RankPlan,
+    group: Group,
+    *,
+    tell: Tell,
+    progressed: Callable[[], None] = lambda: None,
+    halting: Callable[[], bool] = lambda: False,
+) -> Trainer:
     """Load everything, take up where the job stands, and see that all ranks hold the same. Raises UsageError, DataMissing,
     StateMismatch, SchemaMismatch, ReplicasDiffer, GroupBroken."""
     spec = plan.spec
@@ -252,6 +271,7 @@ def prepared(plan: RankPlan, group: Group, *, tell: Tell, progressed: Callable[[
         position=position,
         tell=tell,
         progressed=progressed,
+        halting=halting,
     )
 
 

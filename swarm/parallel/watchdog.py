@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from swarm.core.errors import GroupBroken
 
@@ -50,9 +49,9 @@ class Watchdog:
     def start(self) -> None:
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
-    def leash(self) -> None:
-        """End this process when standard input ends: whoever started it is gone."""
-        threading.Thread(target=self._hold, name="leash", daemon=True).start()
+    def leash(self, lines: Iterable[bytes], heard: Callable[[bytes], None]) -> None:
+        """Hand on every line, and end this process after the last: whoever started it is gone."""
+        threading.Thread(target=self._hold, args=(lines, heard), name="leash", daemon=True).start()
 
     def expect(self, what: str, limit_s: float, *, grows: bool = False) -> None:
         self._progress.expect(what, limit_s, now_s=time.monotonic(), grows=grows)
@@ -67,9 +66,9 @@ class Watchdog:
             if words:
                 self._end(words)
 
-    def _hold(self) -> None:
-        while os.read(sys.stdin.fileno(), 4096):
-            pass
+    def _hold(self, lines: Iterable[bytes], heard: Callable[[bytes], None]) -> None:
+        for line in lines:
+            heard(line)
         self._end("whoever started this rank is gone")
 
     def _end(self, words: str) -> None:

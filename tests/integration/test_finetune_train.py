@@ -374,6 +374,41 @@ def test_two_ranks_train_as_one(places: tuple[Path, Path], tmp_path: Path) -> No
     assert all(mine.own_tokens + theirs.own_tokens == mine.tokens for mine, theirs in both)
 
 
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_halted_ranks_go_on_where_they_all_were(places: tuple[Path, Path], tmp_path: Path, size: int) -> None:
+    config = spec(iters=6, save_every=4, optimizer="sgd", learning_rate=0.1)
+    plan = plan_for(places, tmp_path, config, size=size)
+
+    def work(group: Any, start: str | None, halt_after: int | None) -> tuple[bool, Trainer, list[RankEvent]]:
+        events: list[RankEvent] = []
+        mine = msgspec.structs.replace(plan, rank=group.rank, start=start if group.rank == 0 else None)
+        told = group.rank == size - 1 and halt_after is not None
+
+        def halting() -> bool:
+            return told and len(of(events, RankStepped)) >= halt_after
+
+        trainer = prepared(mine, group, tell=events.append, halting=halting)
+        return trainer.run(), trainer, events
+
+    def run(start: str | None, halt_after: int | None) -> list[tuple[bool, Trainer, list[RankEvent]]]:
+        return on_ranks(size, lambda group: work(group, start, halt_after))
+
+    halted = run(None, 2)
+    assert {(done, trainer.position.step) for done, trainer, _ in halted} == {(False, 3)}
+    saved = of(halted[0][2], Saved)
+    assert [each.step for each in saved] == [3]
+    assert checkpoints.load(Path(saved[0].checkpoint)).position.step == 3
+    at_once = run(saved[0].checkpoint, 0)
+    assert {(done, trainer.position.step) for done, trainer, _ in at_once} == {(False, 3)}
+    assert not of(at_once[0][2], Saved)
+    rest = run(saved[0].checkpoint, None)
+    whole = run(None, None)
+    assert {done for done, *_ in (*rest, *whole)} == {True}
+    assert distance(weights(whole[0][1]), weights(rest[0][1])) <= 1e-5
+    last = run(None, 5)  # with the last step the job is done
+    assert {(done, trainer.position.step) for done, trainer, _ in last} == {(True, 6)}
+
+
 def test_ranks_that_hold_other_data_do_not_start(places: tuple[Path, Path], tmp_path: Path) -> None:
     from swarm.core.errors import ReplicasDiffer
 
@@ -413,6 +448,16 @@ def test_a_plan_that_contradicts_itself_is_refused() -> None:
             decode_plan(msgspec.json.encode({**plan, **values}))
     with pytest.raises(UsageError):
         decode_plan("{")
+
+
+def test_commands_are_read_and_others_refused() -> None:
+    from swarm.core.rankjob import Halt, decode_command, encode_command
+
+    assert encode_command(Halt()) == b'{"command":"halt"}\n'
+    assert decode_command(encode_command(Halt())) == Halt()
+    for line in (b"", b"{}", b"halt\n", b'{"command": "stop"}\n', b"[" * 10_000):
+        with pytest.raises(UsageError):
+            decode_command(line)
 
 
 def test_a_job_that_was_done_but_for_its_adapter_writes_it(places: tuple[Path, Path], tmp_path: Path) -> None:

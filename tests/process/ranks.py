@@ -61,6 +61,11 @@ class Rank:
         assert found is not None, f"{'ended' if done else 'waited long'} without it: {self.words()}"
         return found
 
+    def command(self, line: bytes) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line)
+        self.process.stdin.flush()
+
     def wait(self) -> int:
         code = self.process.wait(WAIT_S)
         with self._changed:

@@ -16,7 +16,7 @@ pytest.importorskip("mlx_lm")
 import mlx.core as mx
 
 from swarm.core.finetune import FineTune
-from swarm.core.rankjob import Phase, RankEvent, RankReady, RankStepped, Saved, Validated
+from swarm.core.rankjob import HALTED, Halt, Phase, RankEvent, RankReady, RankStepped, Saved, Validated, encode_command
 from swarm.parallel import model as models
 from tests.integration.tiny_llama import completions, make_data, make_model, spec
 from tests.process.ranks import ROOT, Rank, ranks
@@ -151,6 +151,35 @@ def test_a_rank_does_not_outlive_who_started_it(places: dict[str, Path], tmp_pat
         alone.process.stdin.close()
         assert alone.wait() == 75, alone.words()
         assert "is gone" in alone.ended.reason
+
+
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_ranks_halt_together_when_one_is_told_to(places: dict[str, Path], tmp_path: Path, size: int) -> None:
+    with ranks(tmp_path, LONG, **places, size=size, leash=True) as all_ranks:
+        told = all_ranks[-1]
+        told.until(stepped(2))
+        told.command(b'{"command": "of a later version"}\n')
+        told.command(encode_command(Halt()))
+        assert {rank.wait() for rank in all_ranks} == {HALTED}, told.words()
+    endings = {(rank.ended.reason, rank.ended.step, rank.ended.again) for rank in all_ranks}
+    assert len(endings) == 1, endings
+    assert {rank.ended.reason for rank in all_ranks} == {"halted"}
+    saved = all_ranks[0].of(Saved)[-1]
+    assert saved.step == told.ended.step
+    assert saved.checkpoint == all_ranks[0].ended.checkpoint
+    assert "no command" in told.log.read_text()
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_told_to_halt_while_it_prepares_ends_before_its_first_step(
+    places: dict[str, Path], tmp_path: Path
+) -> None:
+    with ranks(tmp_path, LONG, **places, size=2, leash=True) as (first, second):
+        second.command(encode_command(Halt()))
+        assert [first.wait(), second.wait()] == [HALTED, HALTED], second.words()
+    assert not first.of(RankStepped)
+    assert first.ended.checkpoint is None
+    assert second.ended.again
 
 
 def test_a_stuck_rank_ends_also_when_nobody_reads_its_words(tmp_path: Path) -> None:
