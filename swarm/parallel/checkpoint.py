@@ -37,6 +37,7 @@ FREE = (
     "clear_cache_threshold",
     "world_size_min",
     "world_size_max",
+    "gradient_buckets",
     "attach_model",
 )
 """Options that may differ from those a checkpoint was made with: they change no step that it holds."""

@@ -84,6 +84,7 @@ class Trainer:
                 pad_to=PAD_GPU if gpu else PAD_CPU,
             ),
             compiled=gpu,
+            buckets=self.spec.gradient_buckets,
             progressed=progressed,
         )
         self._order = Order(data.train.lengths, batch_size=self.spec.batch_size, seed=self.spec.seed)
