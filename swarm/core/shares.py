@@ -1,5 +1,5 @@
-"""How a batch is divided among ranks of unequal speed. From the same numbers all ranks come to the same answer: only + − × ÷ and
-comparisons are used."""
+"""How a batch is divided among ranks of unequal speed. From the same numbers all ranks come to the same answer: only + − × ÷
+and comparisons are used."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ import mlx.core as mx
 import msgspec
 from mlx.utils import tree_flatten
 
+from swarm.core.errors import CheckpointUnsaved, LossNotFinite
 from swarm.core.finetune import FineTune, Places
 from swarm.core.rankjob import (
     Phase,
@@ -67,6 +68,7 @@ class Trainer:
         """What is done: replaced after each step."""
         self.saved: str | None = plan.start
         """The last good checkpoint."""
+        self._kept = position.step  # of the last good checkpoint, which only rank 0 has; 0: there is none
         self._tell, self._halting = tell, halting
         self._halted = False
         self._balance = Balance(plan.divided)
@@ -135,7 +137,10 @@ class Trainer:
         rows_before = self.stepper.limits.max_rows
         iterations = range(spec.iterations(step), spec.iterations(step + 1))
         batches = [self._order.batch(k) for k in iterations]
-        done = self.stepper.step(batches, step=step, shares=self._balance.shares, halt=self._halting())
+        try:
+            done = self.stepper.step(batches, step=step, shares=self._balance.shares, halt=self._halting())
+        except LossNotFinite as error:
+            raise LossNotFinite(error.what, step=error.step, rows=error.rows, kept=self._what_is_kept()) from error
         self._halted = done.halting > 0
         if mx.get_cache_memory() > spec.clear_cache_threshold:
             mx.clear_cache()
@@ -162,7 +167,8 @@ class Trainer:
                 self._tell(Replanned(step=self.position.step, shares=self._balance.shares))
 
     def save(self) -> None:
-        """See that all ranks still hold the same; then rank 0 writes the checkpoint and the adapter."""
+        """See that all ranks still hold the same; then rank 0 writes the checkpoint and the adapter. Raises CheckpointUnsaved,
+        on all ranks, if it could not."""
         agree(
             self.group,
             {
@@ -170,8 +176,18 @@ class Trainer:
                 "the trained weights": digest(models.trainables(self.model).items()),
             },
         )
-        if self.group.rank != 0:
-            return
+        failed: CheckpointUnsaved | None = None
+        if self.group.rank == 0:
+            try:
+                self._write()
+            except CheckpointUnsaved as error:
+                failed = error
+        if how_many(self.group, failed is not None):
+            words = failed or "rank 0 could not write it"
+            raise CheckpointUnsaved(f"step {self.position.step} is not saved: {words}; {self._what_is_kept()}") from failed
+        self._kept = self.position.step
+
+    def _write(self) -> None:
         step, iteration = self.position.step, self.iteration
         path = checkpoints.save(Path(self.plan.checkpoints), self.model, self.optimizer, self.position)
         self.saved = str(path)
@@ -182,6 +198,11 @@ class Trainer:
             iteration=iteration if iteration % self.spec.save_every == 0 else None,
         )
         self._tell(Saved(step=step, iteration=iteration, checkpoint=str(path), adapter=str(adapter)))
+
+    def _what_is_kept(self) -> str:
+        if self._kept == 0:
+            return "there is no checkpoint yet"
+        return f"the last good checkpoint is that of step {self._kept}" + (f", {self.saved}" if self.saved else "")
 
     @property
     def iteration(self) -> int:
