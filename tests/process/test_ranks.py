@@ -139,6 +139,7 @@ def test_a_stopped_rank_ends_the_others_within_their_limit(places: dict[str, Pat
         second.process.send_signal(signal.SIGSTOP)
         assert first.wait() == 75, first.words()
         assert "no sign of progress" in first.ended.reason
+        assert "newest MLX" in first.ended.reason
         assert first.ended.again
         second.process.send_signal(signal.SIGCONT)
         assert second.wait() == 75, second.words()
