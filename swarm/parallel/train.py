@@ -16,11 +16,12 @@ from mlx.utils import tree_flatten
 from swarm.core.finetune import FineTune, Places
 from swarm.core.rankjob import Phase, RankEvent, RankPlan, RankReady, RankStepped, Reported, Saved, Smaller, Validated
 from swarm.parallel import checkpoint as checkpoints
-from swarm.parallel import model as models
 from swarm.parallel.checkpoint import Position
 from swarm.parallel.group import Group, agree, broadcast, digest, how_many, numbers, schema
-from swarm.parallel.rows import Order, Rows, read_rows
 from swarm.parallel.step import Limits, Step, Stepper
+from swarm.tasks.lm import model as models
+from swarm.tasks.lm.config import adapter_config
+from swarm.tasks.lm.rows import Order, Rows, read_rows
 
 Tell = Callable[[RankEvent], None]
 PAD_GPU, PAD_CPU = 32, 8  # a GPU computes tiles, and compiles once a shape; a CPU computes every position
@@ -146,7 +147,7 @@ class Trainer:
         adapter = models.save_adapter(
             Path(self.plan.adapter_path),
             self.model,
-            config=models.adapter_config(self.spec, _places(self.plan)),
+            config=adapter_config(self.spec, _places(self.plan)),
             iteration=iteration if iteration % self.spec.save_every == 0 else None,
         )
         self._tell(Saved(step=step, iteration=iteration, checkpoint=str(path), adapter=str(adapter)))

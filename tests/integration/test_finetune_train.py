@@ -32,9 +32,9 @@ from swarm.core.rankjob import (
     encode_event,
 )
 from swarm.parallel import checkpoint as checkpoints
-from swarm.parallel import model as models
 from swarm.parallel.group import Alone
 from swarm.parallel.train import Trainer, prepared
+from swarm.tasks.lm import model as models
 from tests.integration.fake_group import on_ranks
 from tests.integration.tiny_llama import completions, make_data, make_model, spec
 
