@@ -13,14 +13,13 @@ import mlx.core as mx
 import msgspec
 from mlx.utils import tree_flatten
 
-from swarm.core.finetune import FineTune, Places
+from swarm.core.finetune import FineTune, Places, adapter_config
 from swarm.core.rankjob import Phase, RankEvent, RankPlan, RankReady, RankStepped, Reported, Saved, Smaller, Validated
 from swarm.parallel import checkpoint as checkpoints
 from swarm.parallel.checkpoint import Position
 from swarm.parallel.group import Group, agree, broadcast, digest, how_many, numbers, schema
 from swarm.parallel.step import Limits, Step, Stepper
 from swarm.tasks.lm import model as models
-from swarm.tasks.lm.config import adapter_config
 from swarm.tasks.lm.rows import Order, Rows, read_rows
 
 Tell = Callable[[RankEvent], None]

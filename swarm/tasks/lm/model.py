@@ -12,10 +12,10 @@ import mlx.optimizers as optim
 from mlx.utils import tree_flatten
 
 from swarm.core.errors import SchemaMismatch, UsageError
-from swarm.core.finetune import FineTune
-from swarm.tasks.lm.config import ADAPTERS, CONFIG, lora_parameters
+from swarm.core.finetune import FineTune, lora_config
 from swarm.tasks.lm.files import written
 
+ADAPTERS = "adapters.safetensors"
 OPTIMIZERS: dict[str, Callable[..., Any]] = {
     "adam": optim.Adam,
     "adamw": optim.AdamW,
@@ -61,7 +61,7 @@ def prepare(model: Any, spec: FineTune) -> None:
             layer.unfreeze()
     else:
         try:
-            linear_to_lora_layers(model, spec.num_layers, lora_parameters(spec), use_dora=spec.fine_tune_type == "dora")
+            linear_to_lora_layers(model, spec.num_layers, lora_config(spec), use_dora=spec.fine_tune_type == "dora")
         except (ValueError, KeyError) as error:
             raise UsageError(f"no {spec.fine_tune_type} for this model: {error}") from error
     if not trainables(model):
@@ -123,7 +123,7 @@ def save_adapter(folder: Path, model: Any, *, config: dict[str, Any], iteration:
     `0000100_adapters.safetensors`. Returns the newest. Raises CheckpointUnsaved."""
     weights = trainables(model)
     text = json.dumps(config, indent=4, sort_keys=True).encode()
-    written(folder / CONFIG, lambda path: path.write_bytes(text))
+    written(folder / "adapter_config.json", lambda path: path.write_bytes(text))
     names = [ADAPTERS] if iteration is None else [f"{iteration:07d}_{ADAPTERS}", ADAPTERS]
     for name in names:
         written(folder / name, lambda path: mx.save_safetensors(str(path), weights))
