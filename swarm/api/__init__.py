@@ -26,6 +26,7 @@ from swarm.api.steering import (
     learn_orders,
     leave,
     log_tail,
+    new_finetuning,
     new_run,
     pause_run,
     remove_run,
@@ -38,17 +39,9 @@ from swarm.core.events import ORDINARY
 from swarm.core.history import longest_s, private
 from swarm.core.history import nested as nested_history
 from swarm.core.history import rows as history_rows
+from swarm.core.manifest import Manifest
 from swarm.core.participation import ClientView, accuracy, confusion_lines, expected, labelled, mean_metrics
-from swarm.core.records import (
-    Beat,
-    EvalRecord,
-    LearnerRecord,
-    Manifest,
-    Participant,
-    Rejected,
-    RoundRecord,
-    Snapshot,
-)
+from swarm.core.records import Beat, EvalRecord, LearnerRecord, Participant, Rejected, RoundRecord, Snapshot
 from swarm.core.sentences import norms, refusal, trained
 from swarm.core.sentences import settings as settings_words
 from swarm.core.specs import Algorithm, DiLoCo, FedAvg
@@ -111,6 +104,7 @@ __all__ = [
     "mailbox_location",
     "mean_metrics",
     "nested_history",
+    "new_finetuning",
     "new_run",
     "norms",
     "note_crash",

@@ -14,6 +14,7 @@ import msgspec
 from swarm.core.controls import Effect, effect
 from swarm.core.finetune import FineTune
 from swarm.core.lease import BeatId, Leases, leases
+from swarm.core.manifest import Manifest
 from swarm.core.participation import ClientView, Tally, tallied, views, wanted
 from swarm.core.records import (
     Beat,
@@ -21,7 +22,6 @@ from swarm.core.records import (
     Control,
     EvalRecord,
     LearnerRecord,
-    Manifest,
     Participant,
     Rejected,
     Role,

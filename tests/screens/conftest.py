@@ -13,7 +13,8 @@ from textual.message import Message
 from swarm import api
 from swarm.core.clients import sampled
 from swarm.core.lease import BeatId
-from swarm.core.records import Claim, Control, PayloadRef, TaskRef
+from swarm.core.manifest import PayloadRef, TaskRef
+from swarm.core.records import Claim, Control
 from swarm.core.specs import DiLoCo, FedAvg
 from swarm.core.state import (
     ClientsRead,
