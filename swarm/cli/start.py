@@ -74,7 +74,7 @@ def job_options(*, task: str, turn: str) -> Callable[[F], F]:
                     default=task,
                     show_default=True,
                     metavar="TASK",
-                    help="What to train: charlm, mlp, lenet5, or one installed.",
+                    help="What to train: charlm, mlp, lenet5, lora, or one installed.",
                 ),
                 click.option(
                     "-o",

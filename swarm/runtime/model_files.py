@@ -91,15 +91,16 @@ def wanted_hashes(manifest: Manifest) -> dict[str, str]:
     return model | {f"data/{ref.name}": ref.sha256 for ref in manifest.task.data}
 
 
-def choose(model: str, data: str, *, emit: Emit) -> Chosen:
-    """The base model, a folder or a Hugging Face repository, and the folder of rows, for a new run. Raises UsageError."""
+def choose(model: str, data: str | None, *, emit: Emit) -> Chosen:
+    """The base model, a folder or a Hugging Face repository, and the folder of rows, for a new run; None: of these its manifest
+    says nothing. Raises UsageError."""
     folder, revision = _model_folder(model, emit)
     names = sorted({path.name for pattern in PATTERNS for path in folder.glob(pattern) if path.is_file()})
     if "config.json" not in names or not any(name.endswith(".safetensors") for name in names):
         raise UsageError(f"{folder} is no model's folder: it lacks config.json or model*.safetensors")
-    digests, rows = Digests(), Path(data)
-    here = [name for name in ROWS if (rows / name).is_file()]
-    if ROWS[0] not in here:
+    digests, rows = Digests(), Path(data or "")
+    here = [] if data is None else [name for name in ROWS if (rows / name).is_file()]
+    if data is not None and ROWS[0] not in here:
         raise UsageError(f"{rows} holds no {ROWS[0]}: the data of a fine-tuning is a folder with train, valid and test.jsonl")
     emit(Building(what=f"{amount(sum((folder / name).stat().st_size for name in names))} of base model, to know it again"))
     paths = {_ref(folder / name, digests): folder / name for name in names}
@@ -149,11 +150,11 @@ def gathered(
         named = {ref: _in_hub(manifest.model, ref.name) for ref in manifest.model.files} if given is None else {}
         advice = f"pass the base model {manifest.model.name} with --model, a folder or a Hugging Face repository"
         found = {ref: find.file(ref, "model", given, named.get(ref), advice) for ref in manifest.model.files}
-        models = _linked(into / "model", {ref.name: path for ref, path in found.items()})
+        models = linked(into / "model", {ref.name: path for ref, path in found.items()})
         advice = "pass its folder with --data"
         rows = None if data is None else Path(data)
         found = {ref: find.file(ref, "data", rows, None, advice) for ref in manifest.task.data}
-        yield Gathered(models, _linked(into / "data", {ref.name: path for ref, path in found.items()}), digests)
+        yield Gathered(models, linked(into / "data", {ref.name: path for ref, path in found.items()}), digests)
 
 
 class _Finder:
@@ -227,7 +228,7 @@ def _ref(path: Path, digests: Digests) -> DataRef:
         raise UsageError(f"{path} cannot be used: {error}") from error
 
 
-def _linked(folder: Path, paths: Mapping[str, Path]) -> Path:
+def linked(folder: Path, paths: Mapping[str, Path]) -> Path:
     """A folder that holds links to these files, and nothing else."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

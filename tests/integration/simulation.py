@@ -122,9 +122,10 @@ class Learner:
         local: FakeStore | None = None,
         momentum: float = 0.0,
         noise: float = 0.0,
+        adapter: Adapter | None = None,
     ) -> None:
         self.name, self.step_s, self.tokens, self.poison = name, step_s, tokens, poison
-        self.adapter = NumpyAdapter(model(1))
+        self.adapter = adapter or NumpyAdapter(model(1))
         self.target = model(sum(map(ord, name)))
         self.handoff = Handoff()
         self.events: list[WorkerEvent] = []
