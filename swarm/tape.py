@@ -15,6 +15,7 @@ import msgspec
 
 from swarm.core import keys
 from swarm.core.errors import FormatMismatch, MailboxCorrupt, MailboxMoved, RecordError, RunNotFound
+from swarm.core.finetune import FineTune
 from swarm.core.fragments import Schedule
 from swarm.core.lease import BeatId
 from swarm.core.lines import body_sha256, decode, encode
@@ -396,7 +397,7 @@ async def read_manifest(mailbox: Mailbox, run: str) -> Manifest:
         raise FormatMismatch(theirs=manifest.format, ours=FORMAT, where=f"run {manifest.name}")
     if manifest.run != run:  # else whatever is done to this run, its deletion included, would be done to that one
         raise MailboxCorrupt(f"{key}: is the manifest of run {manifest.run}")
-    if not manifest.init:
+    if not manifest.init and not isinstance(manifest.algorithm, FineTune):
         raise MailboxCorrupt(f"{key}: no initial payloads")
     return manifest
 
