@@ -35,15 +35,19 @@ from swarm.api.steering import (
 )
 from swarm.core.errors import MailboxError, NothingToJoin, RunNotFound, SwarmError, UsageError
 from swarm.core.events import ORDINARY
+from swarm.core.finetune import FineTune
 from swarm.core.history import longest_s, private
 from swarm.core.history import nested as nested_history
 from swarm.core.history import rows as history_rows
+from swarm.core.manifest import Manifest
 from swarm.core.participation import ClientView, accuracy, confusion_lines, expected, labelled, mean_metrics
+from swarm.core.ranks import EvalPoint, TrainPoint
+from swarm.core.rankstate import Generation
+from swarm.core.rankview import OPEN_RING, Checked, Progress, RankView, checked, job_rows, progress, rank_views
 from swarm.core.records import (
     Beat,
     EvalRecord,
     LearnerRecord,
-    Manifest,
     Participant,
     Rejected,
     RoundRecord,
@@ -60,13 +64,18 @@ from swarm.learners.devices import installed_frameworks
 from swarm.watch import Home, HomeWatch, MailboxView, RunWatch, known_mailboxes
 
 __all__ = [
+    "OPEN_RING",
     "ORDINARY",
     "Algorithm",
     "Beat",
+    "Checked",
     "ClientView",
     "DiLoCo",
+    "EvalPoint",
     "EvalRecord",
     "FedAvg",
+    "FineTune",
+    "Generation",
     "Home",
     "HomeWatch",
     "Job",
@@ -77,6 +86,8 @@ __all__ = [
     "Manifest",
     "NothingToJoin",
     "Participant",
+    "Progress",
+    "RankView",
     "Rejected",
     "RoundRecord",
     "RunNotFound",
@@ -84,11 +95,13 @@ __all__ = [
     "RunWatch",
     "Snapshot",
     "SwarmError",
+    "TrainPoint",
     "UsageError",
     "__version__",
     "accuracy",
     "check_joinable",
     "check_new_name",
+    "checked",
     "checkpoints",
     "confusion_lines",
     "drop_learner",
@@ -98,6 +111,7 @@ __all__ = [
     "foreign_program",
     "history_rows",
     "installed_frameworks",
+    "job_rows",
     "jobs",
     "joinable",
     "known_mailboxes",
@@ -117,6 +131,8 @@ __all__ = [
     "participants",
     "pause_run",
     "private",
+    "progress",
+    "rank_views",
     "refusal",
     "rejections",
     "remove_run",

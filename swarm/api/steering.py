@@ -19,6 +19,7 @@ from swarm.core.errors import (
     TaskUnknown,
     UsageError,
 )
+from swarm.core.finetune import FineTune
 from swarm.core.ids import is_learner_id, learner_id_from_host
 from swarm.core.ids import learner_id as check_learner_id
 from swarm.core.jobs import CreateRun, Learn
@@ -214,6 +215,10 @@ async def _command(mailbox: str, run: str, control: Control, *, unless: tuple[Ru
     """Append to the run's control records. Raises RunEnded if the run's phase is one of `unless`."""
     store = await opened(mailbox)
     manifest = await in_time(store, read_manifest(store, run))
+    if control.action == "extend" and isinstance(manifest.algorithm, FineTune):
+        raise UsageError(
+            f"run {manifest.name} is an MLX-LM fine-tuning of {manifest.algorithm.iters} iterations: it has no rounds"
+        )
     if unless:
         now = await RunWatch(mailbox, run, history=False, store=store).poll()
         if now.lost:

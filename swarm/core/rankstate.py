@@ -231,8 +231,8 @@ def remaining_s(state: Ranks, spec: FineTune, iteration: int) -> float | None:
 
 
 def waits_for(state: Ranks, spec: FineTune, said: Sequence[Beat]) -> str:
-    """What keeps a job from training, to follow "waiting for"; '' while nothing does. `said`: the newest beats of those that are
-    there to train."""
+    """What keeps a job from training, to follow "waiting for", as the machines say; '' while nothing does. `said`: the newest
+    beats of those that are there to train."""
     if state.under_way is not None or any(b.rank is not None and b.phase in ("train", "evaluate") for b in said):
         return ""
     # What the machines say of it themselves: whom they wait for before what they do meanwhile.

@@ -1,5 +1,5 @@
-"""What people ask of a data-parallel job, answered from a run's state: how far it is, what each rank does, who can take part and
-who cannot, and its history as rows. Pure."""
+"""What people ask of a data-parallel job, answered from a run's state: how far it is, what each rank does, who can take part,
+and its history as rows. Pure."""
 
 from __future__ import annotations
 

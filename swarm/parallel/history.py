@@ -175,13 +175,15 @@ class JobTape:
 
     async def _last(self, generation: int) -> list[News]:
         """The newest part of a generation's log."""
-        shards = [name for name in await self._mailbox.names(self._keys.job_logs(generation)) if name.isdecimal()]
-        if not shards:
-            return []
-        listed = await self._mailbox.list(self._keys.job_log_shard(generation, int(max(shards))))
-        found = {named[1]: key for key in listed if (named := keys.parse_job_log(key)) and named[0] == generation}
+        known = self._parts[generation]
+        shard, after = known // SHARD, self._keys.job_log(generation, known - 1) if known % SHARD else ""
+        if not known:
+            named = [n for n in await self._mailbox.names(self._keys.job_logs(generation)) if n.isdecimal() and len(n) == 8]
+            shard = int(max(named, default="0"))
+        listed = await self._mailbox.list(self._keys.job_log_shard(generation, shard), after)
+        found = {at[1]: key for key in listed if (at := keys.parse_job_log(key)) and at[0] == generation}
         last = max(found, default=-1)
-        if last < self._parts[generation]:
+        if last < known:
             return []
         part = await read(self._mailbox, found[last], JobLog)
         if part is None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from swarm import api
+from swarm.core.errors import RunEnded
 from swarm.core.keys import RunKeys
 from swarm.core.lines import encode
 from swarm.core.ranks import JobLog, Plan
@@ -216,7 +217,7 @@ def test_home_shows_a_job_among_other_runs(tmp_path: Path) -> None:
         (view,) = (await HomeWatch((location,)).poll()).mailboxes
         assert [(state.name, state.phase) for state in view.runs] == [("smollm2-quiet-heron", "done")]
         assert not await api.joinable(location)
-        with pytest.raises(api.RunEnded, match="has made all its 1000 iterations"):
+        with pytest.raises(RunEnded, match="has made all its 1000 iterations"):
             await api.check_joinable(location, await api.find_run(location, RUN))
 
     asyncio.run(look())
