@@ -41,7 +41,7 @@ from swarm.core.history import nested as nested_history
 from swarm.core.history import rows as history_rows
 from swarm.core.manifest import Manifest
 from swarm.core.participation import ClientView, accuracy, confusion_lines, expected, labelled, mean_metrics
-from swarm.core.ranks import EvalPoint, TrainPoint
+from swarm.core.ranks import EvalPoint, Link, TrainPoint
 from swarm.core.rankstate import Generation
 from swarm.core.rankview import OPEN_RING, Checked, Progress, RankView, checked, job_rows, progress, rank_views
 from swarm.core.records import (
@@ -81,6 +81,7 @@ __all__ = [
     "Job",
     "LearnerRecord",
     "LearnerView",
+    "Link",
     "MailboxError",
     "MailboxView",
     "Manifest",
