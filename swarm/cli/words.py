@@ -35,7 +35,7 @@ def state_words(state: api.RunState) -> str:
     now = state.effect
     match said := phase(state):
         case "waiting":
-            return f"waiting for {plain(state.waits_for, 200)}"
+            return plain(state.waiting, 200)
         case "paused":
             return f"paused{asked_by(now.by)}"
         case "running" if now.ending:

@@ -230,22 +230,22 @@ def remaining_s(state: Ranks, spec: FineTune, iteration: int) -> float | None:
     return max(0, spec.iters - iteration) * each_s + pauses_s
 
 
-def waits_for(state: Ranks, spec: FineTune, said: Sequence[Beat]) -> str:
-    """What keeps a job from training, to follow "waiting for", as the machines say; '' while nothing does. `said`: the newest
-    beats of those that are there to train."""
+def waiting(state: Ranks, spec: FineTune, said: Sequence[Beat]) -> str:
+    """What keeps a job from training, as its machines tell, "waiting …"; '' while nothing does. `said`: the newest beats, in
+    anybody's words, of those that are there to train."""
     if state.under_way is not None or any(b.rank is not None and b.phase in ("train", "evaluate") for b in said):
         return ""
-    # What the machines say of it themselves: whom they wait for before what they do meanwhile.
+    # Whom they wait for goes before what they do meanwhile.
     doing = sorted((b.doing for b in said if b.doing), key=lambda words: not words.startswith(WAITING))
     if doing:
-        return doing[0].removeprefix(WAITING)
+        return doing[0] if doing[0].startswith(WAITING) else f"waiting: {doing[0]}"
     missing = spec.world_size_min - len(said)
     if missing > 0:
-        return f"{missing} more machine{'s' if missing > 1 else ''}"
+        return f"{WAITING}{missing} more machine{'s' if missing > 1 else ''}"
     planned = state.planned
     if planned is not None and planned.end is None and planned.lacking:
-        return f"the ranks of {', '.join(planned.lacking)}"
-    return "the machines to agree on a plan"
+        return f"{WAITING}the ranks of {', '.join(planned.lacking)}"
+    return f"{WAITING}the machines to agree on a plan"
 
 
 def newest_rank(before: RankBeat | None, said: RankBeat | None) -> RankBeat | None:

@@ -193,13 +193,20 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         if self.manifest is None or not self.live:
             return ""
         if isinstance(self.manifest.algorithm, FineTune):
-            return rankstate.waits_for(self.ranks, self.manifest.algorithm, [v.beat for v in self.trainers if v.beat])
+            return self.waiting.removeprefix(rankstate.WAITING).removeprefix("waiting: ")
         if not self.trainers:
             return "a learner"
         missing = 0 if self.rounds else starters(self.manifest.algorithm) - len(self.trainers)
         if missing > 0:
             return f"{missing} more learner{'s' if missing > 1 else ''}"
         return "a syncer" if all(v.role == "learner" for v in self.live) else ""
+
+    @property
+    def waiting(self) -> str:
+        """What the run waits for, in words of which some may be another machine's: 'waiting for …'; '' while it does not."""
+        if self.manifest is not None and self.live and isinstance(self.manifest.algorithm, FineTune):
+            return rankstate.waiting(self.ranks, self.manifest.algorithm, [v.beat for v in self.trainers if v.beat])
+        return f"{rankstate.WAITING}{self.waits_for}" if self.waits_for else ""
 
     @property
     def phase_is_certain(self) -> bool:
