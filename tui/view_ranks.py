@@ -5,7 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from swarm.api import OPEN_RING, Checked, Generation, Link, Progress, RankView, RunState, checked, progress, rank_views
+from swarm.api import (
+    OPEN_RING,
+    Checked,
+    FineTune,
+    Generation,
+    Link,
+    Progress,
+    RankView,
+    RunState,
+    checked,
+    progress,
+    rank_views,
+)
 from tui import text
 from tui.messages import RunShown
 from tui.states import STATES, learner_state
@@ -28,6 +40,7 @@ RANK_COLUMNS = (
     Column("device", 10, rank=10, grow=True),
 )
 SHOWN = 50  # generations, checks and links
+APART = 3  # machines without a rank that have a line above the table
 _BAR = 10  # cells
 _ENDINGS = {
     "rendezvous": ("✗", "warn"),
@@ -39,7 +52,7 @@ _ENDINGS = {
 
 
 def parallel(state: RunState) -> bool:
-    return progress(state) is not None
+    return state.manifest is not None and isinstance(state.manifest.algorithm, FineTune)
 
 
 def rank_rows(shown: RunShown) -> tuple[Row, ...]:
@@ -140,13 +153,16 @@ def summary(state: RunState) -> str:
 
 
 def apart_lines(state: RunState) -> Iterator[Line]:
-    """Who has no rank and why: refused, or too late for the generation under way."""
-    for rank in rank_views(state):
+    """Who has no rank and why: refused, or too late for the generation under way. The first few of them."""
+    apart = [rank for rank in rank_views(state) if rank.refused or rank.next]
+    for rank in apart[:APART]:
         name = text.plain(rank.learner, 64)
         if rank.refused:
             yield ((f"✗ {name} has no rank: {text.plain('; '.join(rank.refused))}", "warn"),)
-        elif rank.next:
+        else:
             yield ((f"◌ {name} waits for the next generation", "dim"),)
+    if len(apart) > APART:
+        yield ((f"  and {len(apart) - APART} more without a rank", "dim"),)
 
 
 def curves(state: RunState) -> Curves:

@@ -211,7 +211,8 @@ def iteration_s(state: Ranks) -> float | None:
     own = {p.iteration for p in planned.points}
     start = TrainPoint(step=0, iteration=0, train_loss=None, learning_rate=0, tokens_per_s=0, trained_tokens=0, epoch=0)
     seconds_s, iterations = 0.0, 0
-    for before, point in itertools.pairwise((start, *state.points)[-RECENT - 1 :]):
+    recent = state.points[-RECENT - 1 :]
+    for before, point in itertools.pairwise(recent if len(recent) > RECENT else (start, *recent)):
         tokens = point.trained_tokens - before.trained_tokens
         if tokens > 0 and point.tokens_per_s > 0 and (point.iteration in own or not own):
             seconds_s += tokens / point.tokens_per_s

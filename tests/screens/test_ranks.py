@@ -54,6 +54,13 @@ def test_the_banner_says_who_has_no_rank_and_why(fixed: SimpleNamespace) -> None
     assert silent.endswith("the others go on from the last checkpoint")
 
 
+def test_the_banner_stays_short(fixed: SimpleNamespace) -> None:
+    late = [made.member(f"late-{n}", 3) for n in range(9)]
+    lines = said(view_ranks.apart_lines(made.seen([*made.job(late=False), *late])))
+    assert lines[-1] == "  and 7 more without a rank"
+    assert len(lines) == 4
+
+
 @pytest.mark.parametrize(
     ("how", "line"),
     [
