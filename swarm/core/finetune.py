@@ -192,6 +192,60 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
 """Keys of MLX-LM's config that swarm has no use for, with the values that ask for nothing, and what to say to others."""
 
 
+def lora_config(spec: FineTune) -> dict[str, Any]:
+    """MLX-LM's `lora_parameters`."""
+    lora = spec.lora
+    found: dict[str, Any] = {"rank": lora.rank, "dropout": lora.dropout, "scale": lora.scale}
+    if lora.keys is not None:
+        found["keys"] = list(lora.keys)
+    return found
+
+
+def adapter_config(spec: FineTune, places: Places) -> dict[str, Any]:
+    """What MLX-LM's tools read beside the adapter, and what its trainer writes for a person."""
+    schedule = spec.lr_schedule
+    return {
+        "model": places.model,
+        "data": places.data,
+        "adapter_path": places.adapter_path,
+        "resume_adapter_file": places.resume_adapter_file,
+        "train": True,
+        "test": spec.test,
+        "fine_tune_type": spec.fine_tune_type,
+        "num_layers": spec.num_layers,
+        "lora_parameters": None if spec.fine_tune_type == "full" else lora_config(spec),
+        "optimizer": spec.optimizer,
+        "optimizer_config": spec.optimizer_config,
+        "lr_schedule": None
+        if schedule is None
+        else {
+            "name": schedule.name,
+            "arguments": list(schedule.arguments),
+            "warmup": schedule.warmup,
+            "warmup_init": schedule.warmup_init,
+        },
+        **{
+            name: getattr(spec, name)
+            for name in (
+                "seed",
+                "batch_size",
+                "iters",
+                "val_batches",
+                "learning_rate",
+                "steps_per_report",
+                "steps_per_eval",
+                "save_every",
+                "test_batches",
+                "max_seq_length",
+                "grad_checkpoint",
+                "grad_accumulation_steps",
+                "clear_cache_threshold",
+                "mask_prompt",
+            )
+        },
+    }
+
+
 def from_config(config: Mapping[Any, Any]) -> tuple[dict[str, Any], Places]:
     """(values for FineTune by name, places) of a config file as `mlx_lm.lora -c` takes them, each value as the file has it.
     Raises UsageError for an unknown key or a value of the wrong kind, with the key."""

@@ -12,7 +12,7 @@ import mlx.optimizers as optim
 from mlx.utils import tree_flatten
 
 from swarm.core.errors import SchemaMismatch, UsageError
-from swarm.core.finetune import FineTune, Places
+from swarm.core.finetune import FineTune, lora_config
 from swarm.parallel.files import written
 
 ADAPTERS = "adapters.safetensors"
@@ -61,7 +61,7 @@ def prepare(model: Any, spec: FineTune) -> None:
             layer.unfreeze()
     else:
         try:
-            linear_to_lora_layers(model, spec.num_layers, _lora(spec), use_dora=spec.fine_tune_type == "dora")
+            linear_to_lora_layers(model, spec.num_layers, lora_config(spec), use_dora=spec.fine_tune_type == "dora")
         except (ValueError, KeyError) as error:
             raise UsageError(f"no {spec.fine_tune_type} for this model: {error}") from error
     if not trainables(model):
@@ -118,51 +118,6 @@ def read_adapter(path: Path) -> dict[str, mx.array]:
         raise UsageError(f"{path}: no adapter: {error}") from error
 
 
-def adapter_config(spec: FineTune, places: Places) -> dict[str, Any]:
-    """What MLX-LM's tools read beside the adapter, and what its trainer writes for a person."""
-    schedule = spec.lr_schedule
-    return {
-        "model": places.model,
-        "data": places.data,
-        "adapter_path": places.adapter_path,
-        "resume_adapter_file": places.resume_adapter_file,
-        "train": True,
-        "test": spec.test,
-        "fine_tune_type": spec.fine_tune_type,
-        "num_layers": spec.num_layers,
-        "lora_parameters": None if spec.fine_tune_type == "full" else _lora(spec),
-        "optimizer": spec.optimizer,
-        "optimizer_config": spec.optimizer_config,
-        "lr_schedule": None
-        if schedule is None
-        else {
-            "name": schedule.name,
-            "arguments": list(schedule.arguments),
-            "warmup": schedule.warmup,
-            "warmup_init": schedule.warmup_init,
-        },
-        **{
-            name: getattr(spec, name)
-            for name in (
-                "seed",
-                "batch_size",
-                "iters",
-                "val_batches",
-                "learning_rate",
-                "steps_per_report",
-                "steps_per_eval",
-                "save_every",
-                "test_batches",
-                "max_seq_length",
-                "grad_checkpoint",
-                "grad_accumulation_steps",
-                "clear_cache_threshold",
-                "mask_prompt",
-            )
-        },
-    }
-
-
 def save_adapter(folder: Path, model: Any, *, config: dict[str, Any], iteration: int | None = None) -> Path:
     """Write `adapters.safetensors` and `adapter_config.json`, each whole or not at all, and with `iteration` also
     `0000100_adapters.safetensors`. Returns the newest. Raises CheckpointUnsaved."""
@@ -173,14 +128,6 @@ def save_adapter(folder: Path, model: Any, *, config: dict[str, Any], iteration:
     for name in names:
         written(folder / name, lambda path: mx.save_safetensors(str(path), weights))
     return folder / names[0]
-
-
-def _lora(spec: FineTune) -> dict[str, Any]:
-    lora = spec.lora
-    found: dict[str, Any] = {"rank": lora.rank, "dropout": lora.dropout, "scale": lora.scale}
-    if lora.keys is not None:
-        found["keys"] = list(lora.keys)
-    return found
 
 
 def _alike(mine: mx.array | None, theirs: mx.array | None) -> bool:

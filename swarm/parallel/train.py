@@ -13,7 +13,7 @@ import mlx.core as mx
 import msgspec
 from mlx.utils import tree_flatten
 
-from swarm.core.finetune import FineTune, Places
+from swarm.core.finetune import FineTune, Places, adapter_config
 from swarm.core.rankjob import Phase, RankEvent, RankPlan, RankReady, RankStepped, Reported, Saved, Smaller, Validated
 from swarm.parallel import checkpoint as checkpoints
 from swarm.parallel import model as models
@@ -146,7 +146,7 @@ class Trainer:
         adapter = models.save_adapter(
             Path(self.plan.adapter_path),
             self.model,
-            config=models.adapter_config(self.spec, _places(self.plan)),
+            config=adapter_config(self.spec, _places(self.plan)),
             iteration=iteration if iteration % self.spec.save_every == 0 else None,
         )
         self._tell(Saved(step=step, iteration=iteration, checkpoint=str(path), adapter=str(adapter)))
