@@ -248,6 +248,10 @@ async def _command(mailbox: str, run: str, control: Control, *, unless: tuple[Ru
     """Append to the run's control records. Raises RunEnded if the run's phase is one of `unless`."""
     store = await opened(mailbox)
     manifest = await in_time(store, read_manifest(store, run))
+    if control.action == "extend" and isinstance(manifest.algorithm, FineTune):
+        raise UsageError(
+            f"run {manifest.name} is an MLX-LM fine-tuning of {manifest.algorithm.iters} iterations: it has no rounds"
+        )
     if unless:
         now = await RunWatch(mailbox, run, history=False, store=store).poll()
         if now.lost:
