@@ -18,10 +18,12 @@ import numpy as np
 from swarm.core import keys
 from swarm.core.errors import HeaderError, PayloadCorrupt, PayloadMissing, SchemaMismatch
 from swarm.core.lines import encode
-from swarm.core.records import INIT, Checkpoint, Manifest, PayloadRef, RoundRecord, Snapshot
+from swarm.core.manifest import INIT, Manifest, PayloadRef
+from swarm.core.records import Checkpoint, RoundRecord, Snapshot
 from swarm.host.memory import LARGE_BYTES, give_back
 from swarm.mailbox.contract import PART_BYTES, Buffer, Mailbox
-from swarm.tape import Tape, derived_nonce, read_manifest
+from swarm.manifests import read_manifest
+from swarm.tape import Tape, derived_nonce
 from swarm.tape import nonce as fresh_nonce
 from swarm.tensors.codec import check_names, payload_specs
 from swarm.tensors.commit import OuterStep, rebuild

@@ -9,34 +9,20 @@ import hashlib
 import itertools
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import msgspec
 
 from swarm.core import keys
-from swarm.core.errors import FormatMismatch, MailboxCorrupt, MailboxMoved, RecordError, RunNotFound
-from swarm.core.finetune import FineTune
+from swarm.core.errors import MailboxCorrupt, MailboxMoved, RecordError
 from swarm.core.fragments import Schedule
 from swarm.core.lease import BeatId
-from swarm.core.lines import body_sha256, decode, encode
-from swarm.core.records import (
-    FORMAT,
-    INIT,
-    Beat,
-    Checkpoint,
-    Claim,
-    Control,
-    EvalRecord,
-    LearnerRecord,
-    Manifest,
-    RoundRecord,
-    Sample,
-    Snapshot,
-)
+from swarm.core.lines import body_sha256, decode, decode_needed, encode
+from swarm.core.manifest import INIT, Manifest
+from swarm.core.records import Beat, Checkpoint, Claim, Control, EvalRecord, LearnerRecord, RoundRecord, Sample, Snapshot
 from swarm.core.specs import DiLoCo, FedAvg
 from swarm.mailbox.contract import Mailbox
 
-R = TypeVar("R", bound=msgspec.Struct)
 BEATS_KEPT = 3
 BEATS_TRIED = 2 * BEATS_KEPT  # of the newest names, until one can be read
 Look: TypeAlias = Mapping[tuple[str, str], Sequence[str]]
@@ -116,7 +102,7 @@ class Tape:
         data = await self.mailbox.read(key)
         if data is None:
             return None
-        record = _decoded(data, RoundRecord, key)
+        record = decode_needed(data, RoundRecord, where=key)
         if record.round != round or record.fragment != self.schedule.fragment(round):
             raise MailboxCorrupt(f"{key}: is the record of round {record.round}, fragment {record.fragment}")
         held, sha256 = self._held, body_sha256(data)
@@ -246,7 +232,7 @@ class Tape:
         data = await self.mailbox.read(key)
         if data is None:
             return None
-        record = _decoded(data, LearnerRecord, key)
+        record = decode_needed(data, LearnerRecord, where=key)
         if (record.learner, record.incarnation) != (learner, incarnation):  # it would be taken for somebody else's
             raise MailboxCorrupt(f"{key}: is the record of {record.learner}, incarnation {record.incarnation}")
         return record
@@ -256,7 +242,7 @@ class Tape:
         data = await self.mailbox.read(key)
         if data is None:
             return None
-        record = _decoded(data, EvalRecord, key)
+        record = decode_needed(data, EvalRecord, where=key)
         if record.round != round:
             raise MailboxCorrupt(f"{key}: is the record of round {record.round}")
         return record
@@ -280,7 +266,7 @@ class Tape:
         data = await self.mailbox.read(key)
         if data is None:
             return None
-        record = _decoded(data, Checkpoint, key)
+        record = decode_needed(data, Checkpoint, where=key)
         if record.round != round or len(record.theta) != len(self.plan):
             raise MailboxCorrupt(f"{key}: is the checkpoint of round {record.round}, with {len(record.theta)} fragments")
         return record
@@ -313,7 +299,7 @@ class Tape:
         data = await self.mailbox.read(key)
         if data is None:
             return None
-        record = _decoded(data, Sample, key)
+        record = decode_needed(data, Sample, where=key)
         if record.round != round:
             raise MailboxCorrupt(f"{key}: is the sample of round {record.round}")
         return record
@@ -381,36 +367,6 @@ async def _newest_beat(
     return known
 
 
-async def run_ids(mailbox: Mailbox) -> list[str]:
-    """Ids of all runs in the mailbox that may have a manifest."""
-    return [name for name in await mailbox.names("runs/") if keys.parse_manifest(keys.RunKeys(name).manifest)]
-
-
-async def read_manifest(mailbox: Mailbox, run: str) -> Manifest:
-    """Raises RunNotFound, FormatMismatch if the run was made in another format, MailboxCorrupt if it has no Θ⁰."""
-    key = keys.RunKeys(run).manifest
-    data = await mailbox.read(key)
-    if data is None:
-        raise RunNotFound(f"no run {run!r} in {mailbox.location}")
-    manifest = _decoded(data, Manifest, key)
-    if manifest.format != FORMAT:
-        raise FormatMismatch(theirs=manifest.format, ours=FORMAT, where=f"run {manifest.name}")
-    if manifest.run != run:  # else whatever is done to this run, its deletion included, would be done to that one
-        raise MailboxCorrupt(f"{key}: is the manifest of run {manifest.run}")
-    if not manifest.init and not isinstance(manifest.algorithm, FineTune):
-        raise MailboxCorrupt(f"{key}: no initial payloads")
-    return manifest
-
-
-async def manifest_sha256(mailbox: Mailbox, run: str) -> str:
-    """Of the manifest's record, its nonce included: tells the run from all others of its id, one that is made anew after it
-    was removed, and one in another mailbox. Raises RunNotFound."""
-    data = await mailbox.read(keys.RunKeys(run).manifest)
-    if data is None:
-        raise RunNotFound(f"no run {run!r} in {mailbox.location}")
-    return hashlib.sha256(data).hexdigest()
-
-
 def _before(record_key: str) -> str:
     """After which a listing begins with `record_key`. The folder before it, which it would else enter in vain, is left out."""
     return record_key.rpartition("/")[0]
@@ -437,10 +393,3 @@ def _contiguous(after: int, rounds: Iterable[int]) -> int:
 def _in_turn(claims: Mapping[int, Claim]) -> dict[int, Claim]:
     """Those before the first gap. Nobody outbids what is not there: else one absurd number would leave none to bid with."""
     return {n: claims[n] for n in itertools.takewhile(claims.__contains__, itertools.count())}
-
-
-def _decoded(data: bytes, type: type[R], key: str) -> R:
-    try:
-        return decode(data, type, where=key)
-    except RecordError as error:
-        raise MailboxCorrupt(str(error)) from error

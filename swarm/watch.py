@@ -30,8 +30,9 @@ from swarm.host.identity import Identity, holder, identity, process_gone
 from swarm.launcher import Job, jobs
 from swarm.mailbox import open_mailbox
 from swarm.mailbox.contract import Mailbox
+from swarm.manifests import read_manifest, run_ids
 from swarm.parallel.history import JobTape
-from swarm.tape import Tape, read_manifest, run_ids
+from swarm.tape import Tape
 
 HANG_S = 5.0  # a call under way for so long counts as a lost share
 LOOK_S = 0.5  # how often a poll under way looks for one

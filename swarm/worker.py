@@ -24,15 +24,17 @@ import psutil
 from swarm import __version__
 from swarm.core.errors import INTERRUPTED, DataMissing, SwarmError, UsageError
 from swarm.core.events import Building, Created, Failed, Trouble, WorkerEvent
+from swarm.core.finetune import FineTune
 from swarm.core.fragments import fitted
 from swarm.core.jobs import CreateRun, Export, Generate, Learn, Order
-from swarm.core.records import DataRef, LearnerRecord, Manifest, TaskRef
+from swarm.core.manifest import DataRef, Manifest, TaskRef
+from swarm.core.records import LearnerRecord
 from swarm.core.sentences import fewer_fragments, sentence
 from swarm.core.specs import Algorithm, DiLoCo, FedAvg
 from swarm.host import paths
 from swarm.host.identity import Identity, holder, identity, note_process, process_alive, process_gone
 from swarm.mailbox import open_mailbox
-from swarm.tape import manifest_sha256, read_manifest, run_ids
+from swarm.manifests import manifest_sha256, read_manifest, run_ids
 
 if TYPE_CHECKING:
     from swarm.mailbox.contract import Mailbox
@@ -101,14 +103,20 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
     if order.create is None:
         manifest = asyncio.run(read_manifest(mailbox, order.run))
     else:
-        manifest, trainable = _create(order, order.create, me, mailbox, emit)
+        if isinstance(order.create.algorithm, FineTune):
+            from swarm.parallel.job import make
+
+            manifest = make(mailbox, order, order.create, me, emit)
+        else:
+            manifest, trainable = _create(order, order.create, me, mailbox, emit)
         emit(Created(run=manifest.run, name=manifest.name))
         if asyncio.run(has_namesakes(mailbox, manifest)):  # two machines may start one at once
             name, run = manifest.name, manifest.run
             emit(Trouble(message=f"another run is called {name}, too: commands tell this one by its id, {run}"))
         if not order.join:
             return 0
-    if trainable is None and order.role != "syncer":
+    fine_tunes = isinstance(manifest.algorithm, FineTune)
+    if trainable is None and order.role != "syncer" and not fine_tunes:
         _check_own_data(manifest.algorithm, order)
         emit(Building(what=f"{manifest.task.name} for run {manifest.name}"))
         _hold(manifest.algorithm, manifest.task.name, order, wanted=manifest.replay, emit=emit)
@@ -123,9 +131,14 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
         pid=me.pid,
         process=me.process,
         version=__version__,
-        device=f"{trainable.framework} {trainable.device}" if trainable is not None else "",
+        device=f"{trainable.framework} {trainable.device}" if trainable is not None else "mlx" if fine_tunes else "",
         role=order.role,
     )
+    if fine_tunes:
+        from swarm.parallel.job import take_part
+
+        take_part(mailbox, manifest, order, me=me, record=record, leave=leave, emit=emit)
+        return 0
     process = psutil.Process()
     from swarm.mailbox.threads import DaemonThreads
 

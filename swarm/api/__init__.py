@@ -26,6 +26,7 @@ from swarm.api.steering import (
     learn_orders,
     leave,
     log_tail,
+    new_finetuning,
     new_run,
     pause_run,
     remove_run,
@@ -44,15 +45,7 @@ from swarm.core.participation import ClientView, accuracy, confusion_lines, expe
 from swarm.core.ranks import EvalPoint, Link, TrainPoint
 from swarm.core.rankstate import Generation
 from swarm.core.rankview import OPEN_RING, Checked, Progress, RankView, checked, job_rows, progress, rank_views
-from swarm.core.records import (
-    Beat,
-    EvalRecord,
-    LearnerRecord,
-    Participant,
-    Rejected,
-    RoundRecord,
-    Snapshot,
-)
+from swarm.core.records import Beat, EvalRecord, LearnerRecord, Participant, Rejected, RoundRecord, Snapshot
 from swarm.core.sentences import norms, refusal, trained
 from swarm.core.sentences import settings as settings_words
 from swarm.core.specs import Algorithm, DiLoCo, FedAvg
@@ -126,6 +119,7 @@ __all__ = [
     "mailbox_location",
     "mean_metrics",
     "nested_history",
+    "new_finetuning",
     "new_run",
     "norms",
     "note_crash",

@@ -22,7 +22,8 @@ from swarm.host import settings
 from swarm.mailbox import open_mailbox
 from swarm.mailbox.contract import Mailbox
 from swarm.mailbox.waiting import in_time
-from swarm.tape import Tape, read_manifest, run_ids
+from swarm.manifests import read_manifest, run_ids
+from swarm.tape import Tape
 from swarm.tasks import registry
 from swarm.watch import RunWatch, now_s
 

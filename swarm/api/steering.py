@@ -12,6 +12,7 @@ import msgspec
 
 from swarm import launcher
 from swarm.api.finding import ended, opened, survey
+from swarm.core.checks import MAX_ROUND, MAX_SEED
 from swarm.core.errors import (
     MailboxUnavailable,
     RunEnded,
@@ -25,19 +26,15 @@ from swarm.core.ids import learner_id as check_learner_id
 from swarm.core.jobs import CreateRun, Learn
 from swarm.core.keys import RunKeys
 from swarm.core.naming import run_id, run_name
-from swarm.core.records import (
-    MAX_ROUND,
-    MAX_SEED,
-    Control,
-    Role,
-)
+from swarm.core.records import Control, Role
 from swarm.core.specs import Algorithm
 from swarm.core.state import RunPhase
 from swarm.host import settings
 from swarm.host.identity import machine_name
 from swarm.launcher import Job
 from swarm.mailbox.waiting import in_time
-from swarm.tape import Tape, read_manifest, run_ids
+from swarm.manifests import read_manifest, run_ids
+from swarm.tape import Tape
 from swarm.tasks import registry
 from swarm.watch import RunWatch
 
@@ -94,6 +91,32 @@ def new_run(
     )
 
 
+def new_finetuning(
+    algorithm: FineTune,
+    *,
+    name: str | None = None,
+    attach: bool | None = None,
+    adapter: str | None = None,
+) -> CreateRun:
+    """An MLX-LM fine-tuning to be made by a worker, whose order gives the base model and the data. `attach`: the data; None: if
+    it is under 1 GiB. `adapter`: a Safetensors file that it begins with. Raises UsageError."""
+    random = secrets.SystemRandom()
+    if name is not None and not is_learner_id(name):
+        raise UsageError(f"{name!r} is no name for a run: 1 to 64 of a-z, 0-9 and '-', and no Windows device name")
+    return CreateRun(
+        run=run_id(random),
+        name=name or run_name(algorithm.fine_tune_type, random),
+        task="mlx-lm",
+        options={},
+        algorithm=algorithm,
+        rounds=None,
+        seed=algorithm.seed,
+        attach=attach,
+        attach_model=algorithm.attach_model,
+        adapter=None if adapter is None else settings.absolute(adapter),
+    )
+
+
 async def check_new_name(location: str, name: str) -> None:
     """Raises UsageError if a run of that name exists, since commands could not tell the two apart."""
     if any(manifest.name == name for manifest in (await survey(location))[0]):
@@ -111,6 +134,8 @@ def learn_order(
     framework: str = "auto",
     device: str = "auto",
     data: str | None = None,
+    model: str | None = None,
+    adapter_path: str | None = None,
     threads: int | None = None,
     role: Role = "both",
 ) -> Learn:
@@ -126,6 +151,8 @@ def learn_order(
         framework=framework,
         device=device,
         data=None if data is None else _data_place(data),
+        model=None if model is None else _model_place(model),
+        adapter_path=None if adapter_path is None else settings.absolute(adapter_path),
         threads=threads,
         role=role,
     )
@@ -141,6 +168,12 @@ def _data_place(text: str) -> str:
     if not re.fullmatch(r"[a-z][a-z0-9-]*", word) or (colon and not rest):
         return path
     return f"{word}:{settings.absolute(rest)}" if colon else text
+
+
+def _model_place(text: str) -> str:
+    """A folder as an absolute path; the name of a Hugging Face repository stays."""
+    path = settings.absolute(text)
+    return path if os.path.isdir(path) else text
 
 
 def learn_orders(mailbox: str, run: str, workers: int, *, create: CreateRun | None = None, **learner: Any) -> list[Learn]:

@@ -14,7 +14,8 @@ import msgspec
 from swarm.bench.options import Options
 from swarm.bench.runs import learner_record, new_run
 from swarm.core.lines import body_sha256, encode
-from swarm.core.records import Manifest, Participant, RoundRecord
+from swarm.core.manifest import Manifest
+from swarm.core.records import Participant, RoundRecord
 from swarm.exchange import Exchange
 from swarm.learners.select import adapter_for
 from swarm.mailbox.folder import FolderMailbox

@@ -14,7 +14,7 @@ import numpy as np
 from swarm.bench.limits import cpu_s
 from swarm.bench.options import Options
 from swarm.bench.runs import new_run
-from swarm.core.records import PayloadRef
+from swarm.core.manifest import PayloadRef
 from swarm.core.tensorspec import TensorSpec
 from swarm.exchange import Exchange
 from swarm.learners.select import adapter_for

@@ -19,7 +19,7 @@ import numpy as np
 
 from swarm.bench.options import Options
 from swarm.bench.runs import new_run
-from swarm.core.records import Manifest
+from swarm.core.manifest import Manifest
 from swarm.exchange import Exchange
 from swarm.learners.select import adapter_for
 from swarm.mailbox.contract import Mailbox

@@ -16,8 +16,8 @@ from swarm.core.events import RoundClosed, WorkerEvent
 from swarm.learners.select import adapter_for
 from swarm.mailbox.folder import FolderMailbox
 from swarm.mailbox.threads import DaemonThreads
+from swarm.manifests import read_manifest
 from swarm.runtime.session import Session
-from swarm.tape import read_manifest
 from swarm.tasks.blank import build
 
 

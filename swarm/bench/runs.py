@@ -7,7 +7,8 @@ from typing import Any
 from uuid import uuid4
 
 from swarm.bench.options import Options
-from swarm.core.records import LearnerRecord, Manifest, Role, TaskRef
+from swarm.core.manifest import Manifest, TaskRef
+from swarm.core.records import LearnerRecord, Role
 from swarm.core.specs import DiLoCo
 from swarm.exchange import create_run
 from swarm.learners.contract import Adapter

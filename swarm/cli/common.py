@@ -36,6 +36,8 @@ class LearnerChoice(TypedDict):
     framework: str
     device: str
     data: str | None
+    model: str | None
+    adapter_path: str | None
     role: Role
     threads: int | None
 
@@ -64,6 +66,14 @@ def learner_options(command: F, *, but: tuple[str, ...] = ()) -> F:
             "--device", default="auto", show_default=True, metavar="DEVICE", help="auto, cpu, mps, metal, cuda or cuda:N."
         ),
         "data": click.option("--data", metavar="FILE", help="The task's data, if it is not the shipped one: a file or folder."),
+        "model": click.option(
+            "--model",
+            metavar="DIR|REPO",
+            help="Of a run that fine-tunes a model: where it is on this machine, a folder or a Hugging Face repository.",
+        ),
+        "adapter_path": click.option(
+            "--adapter-path", metavar="DIR", help="Of an MLX-LM fine-tuning: where this machine is to write the adapter."
+        ),
         "role": click.option(
             "--role",
             type=click.Choice(get_args(Role)),

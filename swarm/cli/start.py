@@ -19,7 +19,9 @@ from swarm.cli.common import (
     where,
     workers_option,
 )
+from swarm.cli.finetune import mlx_lm
 from swarm.cli.jobfile import job_file_option, tables_of
+from swarm.cli.specoptions import spec_options
 from swarm.core.errors import UsageError
 from swarm.core.options import options
 from swarm.core.specs import Algorithm, DiLoCo, FedAvg
@@ -33,28 +35,6 @@ def start() -> None:
 
     The worker runs in the foreground; --detach leaves it in the background, --no-join only makes the run.
     """
-
-
-def spec_options(spec: type[Algorithm], *, but: tuple[str, ...] = ()) -> Callable[[F], F]:
-    """A click option for every field of a spec class, except for those in `but`."""
-
-    def decorate(command: F) -> F:
-        for option in reversed([each for each in options(spec) if each.name not in but]):
-            kind: Any = click.Choice(option.choices, case_sensitive=False) if option.choices else option.type
-            flag, default = f"--{option.name.replace('_', '-')}", option.default
-            if option.type is bool:
-                said = None if default is None else flag[2:] if default else f"no-{flag[2:]}"
-                flag, default = f"{flag}/--no-{flag[2:]}", said
-            command = click.option(
-                flag,
-                option.name,
-                type=kind,
-                default=None,
-                help=option.help + ("" if default is None else f"  [default: {default}]"),
-            )(command)
-        return command
-
-    return decorate
 
 
 class JobChoice(TypedDict):
@@ -157,7 +137,7 @@ def job_options(*, task: str, turn: str) -> Callable[[F], F]:
 @start.command()
 @job_options(task="charlm", turn="Turns through all fragments")
 @spec_options(DiLoCo)
-@learner_options
+@functools.partial(learner_options, but=("adapter_path",))
 @mailbox_option
 @json_option
 def diloco(*, job: JobChoice, learner: LearnerChoice, mailbox: str | None, as_json: bool, **fields: Any) -> int:
@@ -193,7 +173,7 @@ def _clients(value: Any) -> int | str:
     metavar="KEY=VALUE",
     help="An option of the framework's own optimizer, under its own name; may be repeated.",
 )
-@functools.partial(learner_options, but=("threads",))
+@functools.partial(learner_options, but=("threads", "adapter_path"))
 @mailbox_option
 @json_option
 def fedavg(
@@ -228,6 +208,9 @@ def _spec(kind: type[A], fields: Mapping[str, Any]) -> A:
         return kind(**{key: value for key, value in fields.items() if value is not None})
     except ValueError as error:
         raise UsageError(str(error)) from None
+
+
+start.add_command(mlx_lm)
 
 
 def _start(algorithm: Algorithm, *, job: JobChoice, learner: LearnerChoice, mailbox: str | None, as_json: bool) -> int:

@@ -4,7 +4,6 @@ of ours. A test compares them with the installed MLX-LM."""
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
@@ -12,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from swarm.core.errors import UsageError
-from swarm.core.options import check_ranges
+from swarm.core.options import MAX_REAL, check_ranges
 
 FineTuneType: TypeAlias = Literal["lora", "dora", "full"]
 FineTuneOptimizer: TypeAlias = Literal["adam", "adamw", "muon", "sgd", "adafactor"]
@@ -48,6 +47,11 @@ MAX_KEYS = 1000
 MAX_RANKS = 256  # machines of one job
 
 
+def _is_finite(number: float) -> bool:
+    """Whether a float can hold it: a whole number in JSON may have thousands of digits."""
+    return -MAX_REAL <= number <= MAX_REAL
+
+
 class LoraParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """MLX-LM's `lora_parameters`, of lora and dora."""
 
@@ -76,7 +80,7 @@ class LrSchedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         if not fewest <= len(self.arguments) <= most:
             words = f"{fewest}" if fewest == most else f"{fewest} or {most}"
             raise ValueError(f"lr_schedule: {self.name} takes {words} arguments, got {len(self.arguments)}")
-        if any(isinstance(value, bool) or not math.isfinite(value) for value in self.arguments):
+        if any(isinstance(value, bool) or not _is_finite(value) for value in self.arguments):
             raise ValueError("lr_schedule: arguments must be finite numbers")
 
 
@@ -116,6 +120,12 @@ class FineTune(msgspec.Struct, frozen=True, kw_only=True, tag="mlx-lm", tag_fiel
     world_size_max: Annotated[int, Meta(ge=1, le=MAX_RANKS, description="machines that take part; by default all")] | None = (
         None
     )
+    gradient_buckets: Annotated[
+        int,
+        Meta(
+            ge=1, le=1000, description="parts in which gradients are summed over the machines, each while others are computed"
+        ),
+    ] = 1
     attach_model: Annotated[bool, Meta(description="put the base model into the run, for machines without it")] = False
     beat_s: Annotated[float, Meta(ge=0.01, le=60, description="seconds between two signs of life")] = 2.0
     lease_s: Annotated[float, Meta(gt=0, le=3600, description="seconds without one after which a machine counts as gone")] = (
@@ -135,7 +145,7 @@ class FineTune(msgspec.Struct, frozen=True, kw_only=True, tag="mlx-lm", tag_fiel
                 if argument not in known:
                     raise ValueError(f"optimizer_config: {name} has no {argument!r:.60}; it has {', '.join(known)}")
                 numbers = value if isinstance(value, list) else [value]
-                if not all(number is None or math.isfinite(number) for number in numbers):
+                if not all(number is None or _is_finite(number) for number in numbers):
                     raise ValueError(f"optimizer_config: {argument} of {name} must be finite, got {value}")
         if self.lease_s < 2 * self.beat_s:
             raise ValueError(f"lease_s must be >= 2 × beat_s ({2 * self.beat_s:g}), got {self.lease_s:g}")

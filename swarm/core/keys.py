@@ -405,9 +405,9 @@ def parse_mark(key: str) -> tuple[int, str, int] | None:
 
 
 def parse_job_log(key: str) -> tuple[int, int] | None:
-    """(generation, n), or None for a foreign name."""
+    """(generation, n), or None for a foreign name or a part in another's shard."""
     m = _match(_JOB_LOG, key)
-    return (int(m[1]), int(m[3])) if m else None
+    return (int(m[1]), int(m[3])) if m and int(m[3]) // SHARD == int(m[2]) else None
 
 
 def parse_job_checkpoint(key: str) -> tuple[int, int] | None:

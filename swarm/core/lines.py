@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from swarm.core.errors import FormatMismatch, RecordError
-from swarm.core.records import FORMAT
+from swarm.core.errors import FormatMismatch, MailboxCorrupt, RecordError
+from swarm.core.manifest import FORMAT
 
 MAX_RECORD_BYTES = 64 << 20  # a schema of a hundred thousand tensors fits; nothing larger is read
 
@@ -47,6 +47,14 @@ def decode(data: bytes, type: type[T], *, where: str = "record") -> T:
         if theirs != FORMAT:
             raise FormatMismatch(theirs=theirs, ours=FORMAT, where=where) from None
         raise
+
+
+def decode_needed(data: bytes, type: type[T], *, where: str) -> T:
+    """As `decode`, for a record that nothing goes on without: one that cannot be read is a MailboxCorrupt."""
+    try:
+        return decode(data, type, where=where)
+    except RecordError as error:
+        raise MailboxCorrupt(str(error)) from error
 
 
 def _json(line: bytes, type: type[T], where: str) -> T:

@@ -69,8 +69,9 @@ def check_ranges(spec: msgspec.Struct) -> None:
             if type(value) is not bool:
                 raise ValueError(f"{name} must be true or false, got {value!r:.100}")
         elif int in kinds:
-            if type(value) is not int or abs(value) > MAX_INT:
-                raise ValueError(f"{name} must be a whole number of at most {MAX_INT}, got {value!r:.100}")
+            most = max([MAX_INT, *(int(m.le) for m in metas if m.le is not None)])  # a field's own limit may be a larger one
+            if type(value) is not int or abs(value) > most:
+                raise ValueError(f"{name} must be a whole number of at most {most}, got {value!r:.100}")
         elif float in kinds and (type(value) not in (int, float) or not -MAX_REAL <= value <= MAX_REAL):
             raise ValueError(f"{name} must be a finite number, got {value!r:.100}")
         for m in metas:

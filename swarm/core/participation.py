@@ -8,7 +8,8 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from swarm.core.clients import client_id, sampled
-from swarm.core.records import Claim, EvalRecord, Manifest, Participant, Rejected, RoundRecord, Snapshot
+from swarm.core.manifest import Manifest
+from swarm.core.records import Claim, EvalRecord, Participant, Rejected, RoundRecord, Snapshot
 from swarm.core.specs import Algorithm, FedAvg
 
 SHOWN = 100  # clients up to which those are listed, too, that never trained

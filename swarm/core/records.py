@@ -13,24 +13,10 @@ from typing import Literal
 
 import msgspec
 
-from swarm.core.checks import MAX_COUNT as MAX_COUNT
-from swarm.core.checks import MAX_ROUND as MAX_ROUND
-from swarm.core.checks import MAX_SEED as MAX_SEED
-from swarm.core.checks import check_fields
+from swarm.core.checks import MAX_COUNT, MAX_ROUND, check_fields
 from swarm.core.ids import is_learner_id
 from swarm.core.keys import is_sha256
-from swarm.core.manifest import FORMAT as FORMAT
-from swarm.core.manifest import INIT as INIT
-from swarm.core.manifest import MAX_CHUNK_BYTES as MAX_CHUNK_BYTES
-from swarm.core.manifest import MAX_CHUNKS as MAX_CHUNKS
-from swarm.core.manifest import MAX_FILE_BYTES as MAX_FILE_BYTES
-from swarm.core.manifest import MAX_FILES as MAX_FILES
-from swarm.core.manifest import DataRef as DataRef
-from swarm.core.manifest import FileRef as FileRef
-from swarm.core.manifest import Manifest as Manifest
-from swarm.core.manifest import Marker as Marker
-from swarm.core.manifest import PayloadRef as PayloadRef
-from swarm.core.manifest import TaskRef as TaskRef
+from swarm.core.manifest import INIT, PayloadRef
 
 MAX_METRICS = 100
 MAX_CLASSES = 1000  # of a confusion matrix

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from swarm.core.checks import MAX_COUNT
 from swarm.core.ids import is_learner_id
 from swarm.core.keys import is_sha256
-from swarm.core.records import MAX_COUNT
 
 
 class WorkSet(msgspec.Struct, frozen=True, kw_only=True):

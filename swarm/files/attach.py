@@ -16,7 +16,7 @@ import msgspec
 
 from swarm.core.errors import FileChanged, FileRefused
 from swarm.core.keys import RunKeys
-from swarm.core.records import MAX_FILE_BYTES, FileRef
+from swarm.core.manifest import MAX_FILE_BYTES, FileRef
 from swarm.files.plain import HEAD_BYTES, check_content, check_name
 from swarm.mailbox.contract import Mailbox
 

@@ -27,7 +27,7 @@ import msgspec
 
 from swarm.core.errors import CacheUnusable
 from swarm.core.keys import is_sha256
-from swarm.core.records import FileRef
+from swarm.core.manifest import FileRef
 from swarm.core.sentences import amount
 from swarm.host.paths import cache_dir
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from swarm.core.errors import FileRefused, PayloadCorrupt, PayloadMissing
 from swarm.core.keys import RunKeys
-from swarm.core.records import FileRef
+from swarm.core.manifest import FileRef
 from swarm.files.attach import Progress
 from swarm.files.cache import Cache, Partial
 from swarm.files.plain import HEAD_BYTES, check_content, check_name

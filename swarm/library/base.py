@@ -21,7 +21,8 @@ from swarm.core.events import Created, Ended, Trouble
 from swarm.core.finetune import FineTune
 from swarm.core.ids import learner_id as check_learner_id
 from swarm.core.ids import learner_id_from_host
-from swarm.core.records import LearnerRecord, Manifest, Role
+from swarm.core.manifest import Manifest
+from swarm.core.records import LearnerRecord, Role
 from swarm.core.sentences import fewer_fragments
 from swarm.core.specs import Algorithm, ByRounds, DiLoCo, FedAvg
 from swarm.host.identity import holder, identity, machine_name, process_alive, process_gone

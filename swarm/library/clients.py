@@ -26,7 +26,8 @@ import msgspec
 
 from swarm.core.clients import client_index
 from swarm.core.errors import NotFinite, UsageError
-from swarm.core.records import Manifest, Role
+from swarm.core.manifest import Manifest
+from swarm.core.records import Role
 from swarm.core.specs import FedAvg
 from swarm.learners.contract import Adapter
 from swarm.learners.layout import Layout

@@ -14,7 +14,8 @@ from swarm.core.events import WorkerEvent
 from swarm.core.keys import RunKeys, parse_work_claim, work_claim, work_claims, work_done, work_set
 from swarm.core.lease import BeatId, leases
 from swarm.core.lines import decode, encode
-from swarm.core.records import Beat, Manifest
+from swarm.core.manifest import Manifest
+from swarm.core.records import Beat
 from swarm.core.work import NOBODY, Holder, WorkSet
 from swarm.mailbox.contract import Mailbox
 from swarm.runtime.patience import Patience

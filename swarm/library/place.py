@@ -11,17 +11,18 @@ from swarm.core.errors import MailboxAway, MailboxCorrupt, RunConfigMismatch, Ru
 from swarm.core.events import WorkerEvent
 from swarm.core.fragments import fitted
 from swarm.core.ids import is_learner_id
+from swarm.core.manifest import Manifest, TaskRef
 from swarm.core.naming import run_id_of
 from swarm.core.options import differences
-from swarm.core.records import Manifest, TaskRef
 from swarm.core.specs import Algorithm
 from swarm.exchange import create_run
 from swarm.host.settings import mailbox_location
 from swarm.mailbox import init_mailbox, open_mailbox
 from swarm.mailbox.contract import Mailbox
 from swarm.mailbox.waiting import in_time
+from swarm.manifests import manifest_sha256, read_manifest, run_ids
 from swarm.runtime.patience import Patience
-from swarm.tape import manifest_sha256, nonce, read_manifest, run_ids
+from swarm.tape import nonce
 from swarm.tasks.registry import LIBRARY
 from swarm.tensors.schema import Schema, check_equal
 

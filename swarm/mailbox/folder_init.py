@@ -9,7 +9,7 @@ from uuid import uuid4
 from swarm.core.errors import MailboxMoved, UsageError
 from swarm.core.keys import MARKER
 from swarm.core.lines import encode
-from swarm.core.records import Marker
+from swarm.core.manifest import Marker
 from swarm.mailbox import disk
 from swarm.mailbox.errnos import ABSENT, foreign
 from swarm.mailbox.folder_read import RUNS, TMP, TRASH

@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from swarm.core.errors import FormatMismatch, MailboxAway, MailboxCorrupt, MailboxError, MailboxMoved, RecordError
+from swarm.core.errors import FormatMismatch, MailboxAway, MailboxCorrupt, MailboxError, MailboxMoved
 from swarm.core.keys import MARKER, is_key
-from swarm.core.lines import decode
-from swarm.core.records import FORMAT, Marker
+from swarm.core.lines import decode_needed
+from swarm.core.manifest import FORMAT, Marker
 from swarm.mailbox import disk
 from swarm.mailbox.contract import MAX_READ_BYTES
 from swarm.mailbox.errnos import ABSENT, AGAIN, foreign
@@ -158,10 +158,7 @@ class FolderReader:
             data = disk.read_all(fd, found.st_size)
         finally:
             os.close(fd)
-        try:
-            marker = decode(data, Marker, where=f"{self.root}/{MARKER}")
-        except RecordError as error:
-            raise MailboxCorrupt(str(error)) from error
+        marker = decode_needed(data, Marker, where=f"{self.root}/{MARKER}")
         if marker.format != FORMAT:
             raise FormatMismatch(theirs=marker.format, ours=FORMAT, where=self.root)
         if self._id not in (None, marker.id):

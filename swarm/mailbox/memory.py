@@ -9,7 +9,7 @@ from uuid import uuid4
 from swarm.core.errors import MailboxCorrupt
 from swarm.core.keys import MARKER, check_prefix
 from swarm.core.lines import encode
-from swarm.core.records import Marker
+from swarm.core.manifest import Marker
 from swarm.mailbox.contract import (
     MAX_READ_BYTES,
     KeyOf,

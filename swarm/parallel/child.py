@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import threading
 from collections import deque
-from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -33,6 +33,7 @@ class Child:
         self.process = subprocess.Popen(
             python("swarm.parallel.rank", "-"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
         )
+        self.pid = self.process.pid
         self.last: RankEnded | None = None
         self.halting = False
         self._events: deque[RankEvent] = deque()
@@ -42,18 +43,17 @@ class Child:
         self._write(msgspec.json.encode(told) + b"\n")
 
     @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    @property
     def over(self) -> bool:
         """Whether it has ended, and all that it told is here."""
         return self.process.poll() is not None and not self._reader.is_alive()
 
-    def events(self) -> Iterable[RankEvent]:
+    @property
+    def code(self) -> int | None:
+        return self.process.returncode
+
+    def events(self) -> list[RankEvent]:
         """Those since the last call."""
-        while self._events:
-            yield self._events.popleft()
+        return [self._events.popleft() for _ in range(len(self._events))]
 
     def joined(self) -> bool:
         return self._in_group.is_set()
@@ -64,7 +64,7 @@ class Child:
         if self.last is not None:
             return self.last.reason
         code = self.process.returncode
-        return "the ranks did not come together in time" if code == -14 else f"its process {ending(code)}"
+        return "the ranks did not come together in time" if code == -signal.SIGALRM else f"its process {ending(code)}"
 
     def halt(self) -> None:
         """Let all ranks save, and end."""

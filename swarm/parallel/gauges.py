@@ -30,6 +30,8 @@ class Gauges:
         self.step = 0  # the job's, done
         self.points: list[TrainPoint] = []
         self.evals: list[EvalPoint] = []
+        self.shares: tuple[int, ...] = ()
+        """Of each rank in a batch, where they have changed since they were told."""
         self.moved_bytes: Callable[[], int] = lambda: 0
         self._placed = False
         self._rank = RankBeat(generation=0, rank=0, size=1)
@@ -37,6 +39,8 @@ class Gauges:
         self._steps = self._own_tokens = 0
         self._since_s, self._now, self._rss_bytes = now(), now, rss_bytes
         self._worked: deque[_Worked] = deque(maxlen=SPEED_STEPS)
+        self._tokens: deque[int] = deque(maxlen=SPEED_STEPS)
+        self._steps_s: deque[float] = deque(maxlen=SPEED_STEPS)
 
     def placed(self, plan: Plan, rank: int) -> None:
         """A rank starts here."""
@@ -53,6 +57,16 @@ class Gauges:
         compute_s = sum(each.compute_s for each in self._worked)
         return sum(each.tokens for each in self._worked) / compute_s if compute_s > 0 else 0.0
 
+    @property
+    def together_per_s(self) -> float:
+        """Tokens that all ranks learn in a second."""
+        elapsed_s = sum(self._steps_s)
+        return sum(self._tokens) / elapsed_s if elapsed_s > 0 else 0.0
+
+    @property
+    def memory_bytes(self) -> int:
+        return self._rank.memory_bytes
+
     def take(self, event: RankEvent) -> None:
         rank = self._rank
         match event:
@@ -63,6 +77,8 @@ class Gauges:
                 self._steps += 1
                 self._own_tokens += event.own_tokens
                 self._worked.append(_Worked(event.own_tokens, event.compute_s))
+                self._tokens.append(event.tokens)
+                self._steps_s.append(event.compute_s + event.waiting_s + event.exchange_s + event.update_s)
                 self._rank = msgspec.structs.replace(
                     rank,
                     compute_s=rank.compute_s + event.compute_s,

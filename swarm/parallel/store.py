@@ -16,6 +16,7 @@ from swarm.core import keys
 from swarm.core.errors import CheckpointUnsaved, PayloadCorrupt, PayloadMissing
 from swarm.core.keys import RunKeys
 from swarm.core.lines import encode
+from swarm.core.rankjob import Saved
 from swarm.core.ranks import CheckpointAt, JobCheckpoint, StoredFile
 from swarm.mailbox.contract import Mailbox
 from swarm.parallel.register import read
@@ -31,15 +32,15 @@ class Store:
         self.moved_bytes = 0
         """Grows while anything moves."""
 
-    async def put(self, at: CheckpointAt, *, iteration: int, by: str, state: Path, adapter: Path) -> JobCheckpoint:
+    async def put(self, at: CheckpointAt, *, saved: Saved, by: str) -> JobCheckpoint:
         """Write a checkpoint's files, and then its record. Raises OSError for what cannot be read here."""
         record = JobCheckpoint(
             generation=at.generation,
             step=at.step,
-            iteration=iteration,
+            iteration=saved.iteration,
             by=by,
-            state=await self._put_file(at, state),
-            adapter=await self._put_file(at, adapter),
+            state=await self._put_file(at, Path(saved.checkpoint)),
+            adapter=await self._put_file(at, Path(saved.adapter)),
         )
         key = self.keys.job_checkpoint(at.generation, at.step)
         await self.mailbox.create(key, encode(record, nonce=derived_nonce(record)))
@@ -104,8 +105,12 @@ class Store:
         if not old or await ended():
             return
         for at in old:
-            await self.mailbox.delete([self.keys.job_checkpoint(at.generation, at.step)])
-            await self.mailbox.delete(await self.mailbox.list(self.keys.job_files_of(at.generation, at.step)))
+            await self.forget(at)
+
+    async def forget(self, at: CheckpointAt) -> None:
+        """Delete a checkpoint."""
+        await self.mailbox.delete([self.keys.job_checkpoint(at.generation, at.step)])
+        await self.mailbox.delete(await self.mailbox.list(self.keys.job_files_of(at.generation, at.step)))
 
 
 class _Reading:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from swarm.core.errors import DataMissing, FileChanged, FileRefused, PayloadCorrupt, PayloadError, PayloadMissing, UsageError
 from swarm.core.events import ShareBack, ShareLost, Transfer, Trouble, WorkerEvent
-from swarm.core.records import DataRef, FileRef, Manifest
+from swarm.core.manifest import DataRef, FileRef, Manifest
 from swarm.core.sentences import amount
 from swarm.files.attach import Attachment, attach, describe
 from swarm.files.cache import Cache

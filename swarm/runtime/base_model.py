@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swarm.core.errors import HeaderError, UsageError
-from swarm.core.records import DataRef
+from swarm.core.manifest import DataRef
 from swarm.learners.contract import Adapter
 from swarm.mailbox import disk
 from swarm.tensors.finite import all_finite

@@ -16,7 +16,8 @@ from types import TracebackType
 from swarm.core.clients import client_index
 from swarm.core.errors import UsageError
 from swarm.core.events import Ended, Stepped, Trained, Training, Trouble, WorkerEvent
-from swarm.core.records import LearnerRecord, Manifest
+from swarm.core.manifest import Manifest
+from swarm.core.records import LearnerRecord
 from swarm.core.specs import FedAvg
 from swarm.exchange import Exchange, Offload, inline
 from swarm.learners.contract import Adapter

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from swarm.core.acceptance import late
 from swarm.core.errors import MailboxMoved
-from swarm.core.records import INIT, Claim, LearnerRecord, Participant, Rejected, RoundRecord, Snapshot
+from swarm.core.manifest import INIT
+from swarm.core.records import Claim, LearnerRecord, Participant, Rejected, RoundRecord, Snapshot
 from swarm.core.rounds import ClaimView, my_claim, next_claim, weight
 from swarm.core.specs import ByRounds
 from swarm.exchange import Exchange

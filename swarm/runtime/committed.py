@@ -6,7 +6,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from swarm.core.errors import PayloadMissing
-from swarm.core.records import INIT, PayloadRef, RoundRecord
+from swarm.core.manifest import INIT, PayloadRef
+from swarm.core.records import RoundRecord
 from swarm.exchange import Exchange
 from swarm.runtime.handoff import Tensors
 

@@ -10,7 +10,7 @@ import msgspec
 from swarm.core.clients import client_index, partition_seed
 from swarm.core.errors import NotFinite, UsageError
 from swarm.core.events import Trouble, WorkerEvent
-from swarm.core.records import Manifest
+from swarm.core.manifest import Manifest
 from swarm.core.specs import Algorithm, FedAvg
 from swarm.learners.replay import difference, exactness, on_cpu, pin
 from swarm.runtime.clients import ClientSession

@@ -31,7 +31,8 @@ from numpy.typing import NDArray
 
 from swarm.core.errors import CheckpointUnsaved, HeaderError
 from swarm.core.ids import learner_id, run_id
-from swarm.core.records import LearnerRecord, Manifest
+from swarm.core.manifest import Manifest
+from swarm.core.records import LearnerRecord
 from swarm.mailbox import disk
 from swarm.runtime.sections import ARRAYS, FORMAT, VALUES, Head, Refused, check_json, flat, read_arrays, read_head, write
 from swarm.tensors.payload import Packed

@@ -26,7 +26,8 @@ from swarm.core.errors import (
     PayloadMissing,
     SchemaMismatch,
 )
-from swarm.core.records import PayloadRef, Rejected, RejectReason, RoundRecord, Snapshot
+from swarm.core.manifest import PayloadRef
+from swarm.core.records import Rejected, RejectReason, RoundRecord, Snapshot
 from swarm.core.rounds import weight
 from swarm.core.specs import FedAvg
 from swarm.exchange import Exchange

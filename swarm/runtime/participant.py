@@ -25,7 +25,8 @@ from swarm.core.errors import (
     Superseded,
 )
 from swarm.core.events import Joined, Paused, Resumed, Trouble, Waiting, WorkerEvent, round_closed
-from swarm.core.records import Beat, Claim, Control, LearnerRecord, PayloadRef, RoundRecord
+from swarm.core.manifest import PayloadRef
+from swarm.core.records import Beat, Claim, Control, LearnerRecord, RoundRecord
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange
 from swarm.runtime.closing import Closer

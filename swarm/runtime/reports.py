@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from swarm.core.events import Evaluated, Published, WorkerEvent
-from swarm.core.records import EvalRecord, LearnerRecord, PayloadRef, Snapshot
+from swarm.core.manifest import PayloadRef
+from swarm.core.records import EvalRecord, LearnerRecord, Snapshot
 from swarm.exchange import Exchange
 from swarm.runtime.handoff import Handoff, Publication, Verdict, verdict
 from swarm.tasks.contract import EvalResult

@@ -15,8 +15,9 @@ from types import TracebackType
 
 from swarm.core.errors import RunConfigMismatch, UsageError
 from swarm.core.events import Ended, Stepped, Trouble, WorkerEvent
+from swarm.core.manifest import Manifest
 from swarm.core.options import differences
-from swarm.core.records import LearnerRecord, Manifest
+from swarm.core.records import LearnerRecord
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange, Offload, inline
 from swarm.learners.contract import Adapter

@@ -8,7 +8,8 @@ import threading
 from collections.abc import Callable
 
 from swarm.core.events import Ended, WorkerEvent
-from swarm.core.records import LearnerRecord, Manifest
+from swarm.core.manifest import Manifest
+from swarm.core.records import LearnerRecord
 from swarm.exchange import Exchange, Offload, inline
 from swarm.mailbox.contract import Mailbox
 from swarm.runtime.handoff import Handoff

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import msgspec
 
-from swarm.core.records import DataRef
+from swarm.core.manifest import DataRef
 from swarm.core.specs import FedAvg
 from swarm.learners.contract import Adapter
 

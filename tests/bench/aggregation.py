@@ -32,15 +32,16 @@ from typing import Any
 
 import numpy as np
 
-from swarm.core.records import Manifest, PayloadRef, Snapshot, TaskRef
+from swarm.core.manifest import Manifest, PayloadRef, TaskRef
+from swarm.core.records import Snapshot
 from swarm.core.specs import FedAvg
 from swarm.core.tensorspec import TensorSpec
 from swarm.exchange import Exchange, create_run
 from swarm.mailbox.contract import PART_BYTES
 from swarm.mailbox.folder import FolderMailbox
 from swarm.mailbox.threads import DaemonThreads
+from swarm.manifests import read_manifest
 from swarm.runtime.merging import Merger
-from swarm.tape import read_manifest
 from swarm.tensors.blocks import BLOCK, spans
 from swarm.tensors.payload import CHUNK_BYTES
 from swarm.tensors.schema import Schema

@@ -4,33 +4,24 @@ with such bytes exist."""
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
 import msgspec
 import pytest
 
-from swarm.core import ranks, records
+from swarm.core import manifest, ranks, records
 from swarm.core.lines import Envelope, decode, encode
-from swarm.core.records import FORMAT, Beat, LearnerPhase, RejectReason, RoundRecord
+from swarm.core.manifest import FORMAT
+from swarm.core.records import Beat, LearnerPhase, RejectReason, RoundRecord
 
 LINES = [json.loads(line) for line in Path(__file__).with_name("records-v1.jsonl").read_text(encoding="utf-8").splitlines()]
-PARTS = {
-    "DataRef",
-    "TaskRef",
-    "FileRef",
-    "PayloadRef",
-    "Participant",
-    "Rejected",
-    "Address",
-    "Link",
-    "CheckpointAt",
-    "Refusal",
-    "Seat",
-}
+PARTS = {"DataRef", "TaskRef", "FileRef", "ModelRef", "PayloadRef", "Participant", "Rejected", "RankBeat"}
+PARTS |= {"Address", "Link", "CheckpointAt", "Refusal", "Seat", "TrainPoint", "EvalPoint", "StoredFile"}
 KINDS: dict[str, type[msgspec.Struct]] = {
     name: value
-    for module in (records, ranks)
+    for module in (manifest, records, ranks)
     for name, value in vars(module).items()
     if isinstance(value, type) and issubclass(value, msgspec.Struct) and value.__module__ == module.__name__
 }
@@ -71,8 +62,25 @@ def test_every_kind_of_record_is_there_with_every_word_and_field() -> None:
     reasons = {r.reason for record in read if isinstance(record, RoundRecord) for r in record.rejected}
     assert reasons == set(get_args(RejectReason))
     assert {record.phase for record in read if isinstance(record, Beat)} <= set(get_args(LearnerPhase))
-    for name in {line["type"] for line in LINES}:  # each field differs from its default somewhere
-        of_kind = [record for record in read if type(record).__name__ == name]
-        for field in msgspec.structs.fields(type(of_kind[0])):
+    shown: dict[type[msgspec.Struct], list[msgspec.Struct]] = {}
+    for record in read:
+        for struct in structs(record):
+            shown.setdefault(type(struct), []).append(struct)
+    assert {kind.__name__ for kind in shown} >= PARTS | {"DiLoCo", "FedAvg", "FineTune"}
+    for kind, of_kind in shown.items():  # each field differs from its default somewhere, parts' and options' included
+        for field in msgspec.structs.fields(kind):
             if field.name != "format":
-                assert any(getattr(record, field.name) != field.default for record in of_kind), f"{name}.{field.name}"
+                made = field.default_factory
+                default = field.default if made is msgspec.NODEFAULT else made()
+                assert any(getattr(struct, field.name) != default for struct in of_kind), f"{kind.__name__}.{field.name}"
+
+
+def structs(value: object) -> Iterator[msgspec.Struct]:
+    """`value`, if it is one, and all within."""
+    if isinstance(value, msgspec.Struct):
+        yield value
+        for name in value.__struct_fields__:
+            yield from structs(getattr(value, name))
+    elif isinstance(value, tuple):
+        for inner in value:
+            yield from structs(inner)

@@ -9,7 +9,8 @@ import msgspec
 import numpy as np
 
 from swarm.core.acceptance import sort_out
-from swarm.core.records import LearnerRecord, Manifest, PayloadRef, RoundRecord, Snapshot
+from swarm.core.manifest import Manifest, PayloadRef
+from swarm.core.records import LearnerRecord, RoundRecord, Snapshot
 from swarm.core.specs import DiLoCo
 from swarm.core.tensorspec import TensorSpec
 from swarm.exchange import Exchange

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from swarm.core.records import EvalRecord, Manifest
+from swarm.core.manifest import Manifest
+from swarm.core.records import EvalRecord
 from swarm.core.specs import FedAvg
 from swarm.mailbox.memory import MemoryStore
 from swarm.runtime.client import ClientLoop

@@ -11,24 +11,14 @@ import numpy as np
 from swarm.core.clients import sampled
 from swarm.core.keys import RunKeys
 from swarm.core.lines import body_sha256, encode
-from swarm.core.records import (
-    FORMAT,
-    Beat,
-    Claim,
-    Control,
-    EvalRecord,
-    LearnerRecord,
-    Manifest,
-    Participant,
-    Rejected,
-    RoundRecord,
-    TaskRef,
-)
+from swarm.core.manifest import FORMAT, Manifest, TaskRef
+from swarm.core.records import Beat, Claim, Control, EvalRecord, LearnerRecord, Participant, Rejected, RoundRecord
 from swarm.core.specs import Algorithm, DiLoCo, FedAvg
 from swarm.exchange import create_run
 from swarm.learners.numpy import NumpyAdapter
 from swarm.mailbox import init_mailbox, open_mailbox
-from swarm.tape import Tape, nonce, read_manifest
+from swarm.manifests import read_manifest
+from swarm.tape import Tape, nonce
 from tests.integration.simulation import draft_of
 
 QUICK = DiLoCo(sync_every=10, beat_s=0.2, lease_s=2.0)

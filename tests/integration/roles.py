@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable
 
 from swarm.core.events import WorkerEvent
-from swarm.core.records import LearnerRecord, Manifest, RoundRecord
+from swarm.core.manifest import Manifest
+from swarm.core.records import LearnerRecord, RoundRecord
 from swarm.exchange import Exchange
 from swarm.mailbox.contract import Mailbox
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore

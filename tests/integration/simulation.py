@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from swarm.core.events import Trouble, WorkerEvent
-from swarm.core.records import EvalRecord, LearnerRecord, Manifest, Role, TaskRef
+from swarm.core.manifest import Manifest, TaskRef
+from swarm.core.records import EvalRecord, LearnerRecord, Role
 from swarm.core.specs import Algorithm
 from swarm.exchange import Exchange, create_run
 from swarm.learners.contract import Adapter

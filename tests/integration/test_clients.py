@@ -12,7 +12,8 @@ import pytest
 from swarm.core.clients import client_id, draw, sampled
 from swarm.core.errors import MailboxCorrupt
 from swarm.core.events import Trouble, Waiting
-from swarm.core.records import Claim, Control, Manifest, RoundRecord, Sample
+from swarm.core.manifest import Manifest
+from swarm.core.records import Claim, Control, RoundRecord, Sample
 from swarm.core.specs import FedAvg
 from swarm.exchange import Exchange
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore

@@ -16,7 +16,8 @@ from swarm.cli import run, status
 from swarm.core.keys import RunKeys
 from swarm.core.lease import BeatId
 from swarm.core.lines import decode, encode
-from swarm.core.records import Beat, Checkpoint, Control, DataRef, Manifest, Rejected, RejectReason, Role, RoundRecord
+from swarm.core.manifest import DataRef, Manifest
+from swarm.core.records import Beat, Checkpoint, Control, Rejected, RejectReason, Role, RoundRecord
 from swarm.core.sentences import REASONS
 from swarm.core.specs import DiLoCo
 from swarm.core.state import ControlRead, ManifestRead, Polled, RunState, apply

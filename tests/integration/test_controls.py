@@ -8,7 +8,8 @@ import pytest
 
 from swarm.core.errors import Dropped, RunEnded
 from swarm.core.events import Paused, Resumed
-from swarm.core.records import Control, Manifest
+from swarm.core.manifest import Manifest
+from swarm.core.records import Control
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore

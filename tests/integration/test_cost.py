@@ -9,7 +9,8 @@ import pytest
 
 from swarm.core.errors import MailboxUnavailable
 from swarm.core.lines import body_sha256, encode
-from swarm.core.records import Manifest, PayloadRef, RoundRecord
+from swarm.core.manifest import Manifest, PayloadRef
+from swarm.core.records import RoundRecord
 from swarm.core.specs import DiLoCo, FedAvg
 from swarm.exchange import Exchange
 from swarm.mailbox.faults import Fault, FaultyMailbox

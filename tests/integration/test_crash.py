@@ -9,7 +9,8 @@ from typing import Literal
 
 import pytest
 
-from swarm.core.records import Control, Manifest, Role
+from swarm.core.manifest import Manifest
+from swarm.core.records import Control, Role
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange
 from swarm.mailbox.contract import Mailbox

@@ -12,15 +12,18 @@ import numpy as np
 import pytest
 
 import swarm.exchange
-from swarm.core.errors import MailboxUnavailable, PayloadCorrupt, PayloadMissing, SchemaMismatch, UsageError
+from swarm.core.errors import MailboxCorrupt, MailboxUnavailable, PayloadCorrupt, PayloadMissing, SchemaMismatch, UsageError
+from swarm.core.finetune import FineTune
+from swarm.core.keys import RunKeys
 from swarm.core.lines import encode
-from swarm.core.records import INIT, Checkpoint, Manifest, PayloadRef
+from swarm.core.manifest import INIT, DataRef, Manifest, ModelRef, PayloadRef, TaskRef
+from swarm.core.records import Checkpoint
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange, create_run
 from swarm.learners.numpy import NumpyAdapter
 from swarm.mailbox.faults import Fault, FaultyMailbox
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
-from swarm.tape import read_manifest
+from swarm.manifests import read_manifest
 from swarm.tensors.payload import Packed
 from swarm.tensors.schema import Schema, TensorSpec
 from tests.integration.simulation import draft_of, model, new_run, virtually
@@ -50,6 +53,28 @@ def test_of_several_that_create_one_run_exactly_one_does_and_the_others_adopt_it
         for fragment, ref in enumerate(manifest.init):
             for name, array in (await exchange.fetch(fragment, ref)).items():
                 assert array.tobytes() == model(winner)[name].tobytes()
+
+    virtually(main())
+
+
+def test_only_a_run_in_rounds_needs_parameters_to_begin_with() -> None:
+    files = (DataRef(name="model.safetensors", sha256="0" * 64, size_bytes=5),)
+    tuning = Manifest(
+        run="testrun1",
+        name="tuned",
+        algorithm=FineTune(),
+        task=TaskRef(name="mlx-lm"),
+        model=ModelRef(name="tiny", files=files),
+    )
+    bare = msgspec.structs.replace(draft(0)[0], run="testrun2", init=())
+
+    async def main() -> None:
+        mailbox = MemoryMailbox(MemoryStore())
+        for manifest in (tuning, bare):
+            await mailbox.create(RunKeys(manifest.run).manifest, encode(manifest, nonce="0" * 32))
+        assert await read_manifest(mailbox, "testrun1") == tuning
+        with pytest.raises(MailboxCorrupt, match="no initial payloads"):
+            await read_manifest(mailbox, "testrun2")
 
     virtually(main())
 

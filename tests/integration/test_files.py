@@ -25,7 +25,7 @@ from swarm.core.errors import (
 )
 from swarm.core.events import ShareBack, Transfer, Trouble, WorkerEvent
 from swarm.core.keys import RunKeys
-from swarm.core.records import DataRef, FileRef
+from swarm.core.manifest import DataRef, FileRef
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange
 from swarm.files.attach import attach, describe, describe_folder

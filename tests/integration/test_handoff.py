@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from swarm.core.records import EvalRecord, Participant, PayloadRef, Rejected, RoundRecord
+from swarm.core.manifest import PayloadRef
+from swarm.core.records import EvalRecord, Participant, Rejected, RoundRecord
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange
 from swarm.mailbox.faults import Fault, FaultyMailbox

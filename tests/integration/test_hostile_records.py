@@ -15,7 +15,7 @@ from swarm.cli import run
 from swarm.cli.common import put
 from swarm.core.keys import RunKeys
 from swarm.core.lines import encode
-from swarm.core.records import Manifest
+from swarm.core.manifest import Manifest
 from swarm.tape import nonce
 from swarm.worker import harmless
 from tests.integration.handmade import make_mailbox, make_run

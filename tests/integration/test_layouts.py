@@ -12,7 +12,8 @@ import pytest
 
 from swarm.core.errors import SchemaMismatch
 from swarm.core.events import Ended, RoundClosed
-from swarm.core.records import LearnerRecord, Manifest
+from swarm.core.manifest import Manifest
+from swarm.core.records import LearnerRecord
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange
 from swarm.learners.contract import Adapter

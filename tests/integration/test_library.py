@@ -30,8 +30,9 @@ from swarm.core.errors import (
     UsageError,
 )
 from swarm.core.events import Created, Ended, Joined, RoundClosed, Trouble, WorkerEvent
+from swarm.core.manifest import Manifest
 from swarm.core.naming import run_id_of
-from swarm.core.records import Beat, Manifest
+from swarm.core.records import Beat
 from swarm.core.work import WorkSet
 from swarm.exchange import Exchange
 from swarm.library.barrier import Meeting
@@ -40,7 +41,8 @@ from swarm.library.member import Member
 from swarm.library.queues import QueueClaims, digest
 from swarm.library.ranks import RankClaims
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
-from swarm.tape import Tape, read_manifest
+from swarm.manifests import read_manifest
+from swarm.tape import Tape
 from swarm.tasks import registry
 from tests.integration.simulation import model, new_run, virtually
 

@@ -17,11 +17,13 @@ import swarm
 from swarm.core.clients import client_id, sampled
 from swarm.core.errors import NotFinite, RunConfigMismatch, RunNotFound, SchemaMismatch, UsageError
 from swarm.core.events import Created, Ended, Joined, RoundClosed, Trained, Training, Trouble, WorkerEvent
+from swarm.core.manifest import Manifest
 from swarm.core.naming import run_id_of
-from swarm.core.records import Manifest, RoundRecord
+from swarm.core.records import RoundRecord
 from swarm.exchange import Exchange
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
-from swarm.tape import Tape, read_manifest
+from swarm.manifests import read_manifest
+from swarm.tape import Tape
 from tests.integration.simulation import model, new_run
 
 SPEC = swarm.FedAvg(clients=4, per_round=2, training_seed=29, selection_seed=3, beat_s=0.05, lease_s=0.5)

@@ -10,7 +10,8 @@ import pytest
 from swarm.core.errors import LearnerIdTaken, MailboxMoved
 from swarm.core.keys import parse_beat
 from swarm.core.lines import encode
-from swarm.core.records import Beat, LearnerRecord, Manifest
+from swarm.core.manifest import Manifest
+from swarm.core.records import Beat, LearnerRecord
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange
 from swarm.mailbox.contract import Mailbox
@@ -322,7 +323,8 @@ def test_the_grace_does_not_run_while_the_share_is_away() -> None:
 
 
 def snapshot_of(learner: Learner, base_sha256: str) -> Any:
-    from swarm.core.records import PayloadRef, Snapshot
+    from swarm.core.manifest import PayloadRef
+    from swarm.core.records import Snapshot
 
     return Snapshot(
         round=0,

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from swarm.core.records import Manifest, PayloadRef, Rejected, RoundRecord, Snapshot, TaskRef
+from swarm.core.manifest import Manifest, PayloadRef, TaskRef
+from swarm.core.records import Rejected, RoundRecord, Snapshot
 from swarm.core.specs import FedAvg
 from swarm.core.tensorspec import TensorSpec
 from swarm.exchange import Exchange, create_run

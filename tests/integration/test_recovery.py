@@ -10,7 +10,8 @@ import pytest
 
 from swarm.core.errors import MailboxUnavailable, PayloadCorrupt, PayloadMissing, RunNotFound, UsageError
 from swarm.core.events import Trouble
-from swarm.core.records import Control, Manifest, RoundRecord
+from swarm.core.manifest import Manifest
+from swarm.core.records import Control, RoundRecord
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange
 from swarm.learners.numpy import NumpyAdapter

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from swarm.core.events import RoundClosed
-from swarm.core.records import Manifest, PayloadRef, RejectReason, RoundRecord, Snapshot
+from swarm.core.manifest import Manifest, PayloadRef
+from swarm.core.records import RejectReason, RoundRecord, Snapshot
 from swarm.core.sentences import REASONS, sentence
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange

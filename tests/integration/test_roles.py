@@ -8,7 +8,8 @@ import pytest
 
 from swarm.core.errors import RunEnded
 from swarm.core.events import Waiting
-from swarm.core.records import Control, Manifest, Role
+from swarm.core.manifest import Manifest
+from swarm.core.records import Control, Role
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore

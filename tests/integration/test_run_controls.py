@@ -11,7 +11,8 @@ from swarm import api
 from swarm.core.errors import RunEnded, UsageError
 from swarm.core.records import Control, LearnerRecord
 from swarm.mailbox import open_mailbox
-from swarm.tape import Tape, nonce, read_manifest
+from swarm.manifests import read_manifest
+from swarm.tape import Tape, nonce
 from tests.integration.handmade import make_mailbox, make_run, write_rounds
 
 RUN = "aaaa1111"

@@ -28,7 +28,8 @@ from swarm.core.errors import (
 )
 from swarm.core.events import Ended, Evaluated, Joined, Restored, RoundClosed, Trouble
 from swarm.core.lines import decode, encode
-from swarm.core.records import Beat, Control, LearnerRecord, Manifest, Role, Snapshot
+from swarm.core.manifest import Manifest
+from swarm.core.records import Beat, Control, LearnerRecord, Role, Snapshot
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange
 from swarm.learners.numpy import NumpyAdapter

@@ -18,7 +18,7 @@ from swarm.host.paths import settings_file
 from swarm.mailbox.folder import FolderMailbox
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
 from swarm.mailbox.waiting import in_time
-from swarm.tape import read_manifest
+from swarm.manifests import read_manifest
 from swarm.watch import HANG_S, LOOK_S, HomeWatch, RunWatch
 from tests.integration.handmade import make_mailbox, make_run, manifest_of_another_format, write_rounds
 from tests.integration.simulation import Learner, Machines, new_run, together, virtually

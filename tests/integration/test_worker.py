@@ -17,14 +17,14 @@ from swarm import worker
 from swarm.core.errors import DataMissing, UsageError
 from swarm.core.events import Trouble, WorkerEvent
 from swarm.core.jobs import CreateRun, Export, Learn
-from swarm.core.records import DataRef, Manifest
+from swarm.core.manifest import DataRef, Manifest
 from swarm.core.sentences import settings
 from swarm.core.specs import DiLoCo, FedAvg
 from swarm.host.identity import identity
 from swarm.learners.numpy import NumpyAdapter
 from swarm.mailbox import open_mailbox
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
-from swarm.tape import run_ids
+from swarm.manifests import run_ids
 from swarm.tasks import registry
 from swarm.tensors.payload import Packed
 from tests.integration.handmade import make_mailbox, make_run, manifest_of_another_format

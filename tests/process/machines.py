@@ -19,7 +19,7 @@ from swarm.core.records import Role
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange
 from swarm.mailbox import init_mailbox, open_mailbox
-from swarm.tape import read_manifest
+from swarm.manifests import read_manifest
 
 HANG_S = 90.0  # nothing here takes so long on a machine that works
 

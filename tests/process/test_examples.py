@@ -20,7 +20,7 @@ from swarm.core.naming import run_id_of
 from swarm.core.records import Control
 from swarm.exchange import Exchange
 from swarm.mailbox import open_mailbox
-from swarm.tape import read_manifest
+from swarm.manifests import read_manifest
 from swarm.watch import RunWatch
 from tests.process.machines import HANG_S, make_mailbox
 

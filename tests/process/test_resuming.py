@@ -16,8 +16,8 @@ from swarm.core.keys import RunKeys
 from swarm.core.naming import run_id_of
 from swarm.core.specs import DiLoCo
 from swarm.mailbox import open_mailbox
+from swarm.manifests import manifest_sha256, read_manifest
 from swarm.runtime.local import Loaded, LocalCheckpoint
-from swarm.tape import manifest_sha256, read_manifest
 from tests.process.machines import Machine, check_mailbox, closed, make_mailbox, new_run, start
 from tests.process.test_examples import Program
 

@@ -17,7 +17,8 @@ from swarm.core.events import Failed, Joined, RoundClosed
 from swarm.core.records import Role
 from swarm.core.specs import DiLoCo
 from swarm.mailbox import open_mailbox
-from swarm.tape import Tape, read_manifest
+from swarm.manifests import read_manifest
+from swarm.tape import Tape
 from tests.process.machines import Machine, check_mailbox, closed, make_mailbox, new_run
 
 pytest.importorskip("torch")

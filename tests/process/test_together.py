@@ -14,7 +14,7 @@ import pytest
 from swarm import api
 from swarm.exchange import Exchange
 from swarm.mailbox import open_mailbox
-from swarm.tape import read_manifest
+from swarm.manifests import read_manifest
 from tests.integration.handmade import make_mailbox, make_run
 from tests.process.terminal import FRAMEWORK, TINY, Terminal, beats, eventually, terminal
 

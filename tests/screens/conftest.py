@@ -14,7 +14,8 @@ from swarm import api
 from swarm.core.clients import sampled
 from swarm.core.finetune import FineTune
 from swarm.core.lease import BeatId
-from swarm.core.records import Claim, Control, PayloadRef, TaskRef
+from swarm.core.manifest import PayloadRef, TaskRef
+from swarm.core.records import Claim, Control
 from swarm.core.specs import DiLoCo, FedAvg
 from swarm.core.state import (
     ClientsRead,

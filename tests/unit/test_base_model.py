@@ -13,7 +13,7 @@ import pytest
 import safetensors.numpy
 
 from swarm.core.errors import UsageError
-from swarm.core.records import DataRef
+from swarm.core.manifest import DataRef
 from swarm.learners.numpy import Arrays, NumpyAdapter
 from swarm.runtime import base_model
 from swarm.runtime.base_model import take_over

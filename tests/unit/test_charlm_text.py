@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from swarm.core.errors import DataMissing, UsageError
-from swarm.core.records import DataRef
+from swarm.core.manifest import DataRef
 from swarm.tasks import registry
 from swarm.tasks.charlm import text
 from swarm.tasks.charlm.corpus import Corpus

@@ -19,7 +19,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from swarm.core.errors import DataMissing, UsageError
-from swarm.core.records import DataRef
+from swarm.core.manifest import DataRef
 from swarm.runtime.attached import chosen
 from swarm.tasks import registry
 from swarm.tasks.lenet5 import idx, places

@@ -25,7 +25,7 @@ from swarm.core.finetune import (
 from swarm.core.options import options
 from swarm.parallel.config import read_config
 
-OURS = {"lora_rank", "world_size_min", "world_size_max", "attach_model"}
+OURS = {"lora_rank", "world_size_min", "world_size_max", "gradient_buckets", "attach_model", "beat_s", "lease_s"}
 UNLISTED = {
     "prompt_feature",
     "completion_feature",
@@ -169,6 +169,14 @@ def test_an_empty_config_file_is_all_defaults(tmp_path: Path) -> None:
     assert finetune(read_config(path)[0]) == FineTune()
     with pytest.raises(UsageError, match="No such file"):
         read_config(tmp_path / "absent.yaml")
+
+
+def test_an_option_may_be_as_large_as_its_own_limit() -> None:
+    assert finetune({"clear_cache_threshold": 10**15}).clear_cache_threshold == 10**15
+    with pytest.raises(ValueError, match="clear_cache_threshold must be a whole number of at most 1000000000000000"):
+        FineTune(clear_cache_threshold=10**15 + 1)
+    with pytest.raises(ValueError, match="iters must be a whole number of at most 1000000000,"):
+        FineTune(iters=10**9 + 1)
 
 
 def test_keys_that_are_no_texts_are_told() -> None:

@@ -8,15 +8,16 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from swarm.core import lines, ranks, records
+from swarm.core import lines, manifest, ranks, records
 from swarm.core.keys import MARKER, RunKeys
-from swarm.core.records import FORMAT, LearnerPhase, RejectReason
+from swarm.core.manifest import FORMAT
+from swarm.core.records import LearnerPhase, RejectReason
 
 PATH = Path(records.__file__).parents[1] / "FORMAT.md"
 TEXT = PATH.read_text(encoding="utf-8")
 KINDS = {
     name: value
-    for module in (lines, records, ranks)
+    for module in (lines, manifest, records, ranks)
     for name, value in vars(module).items()
     if isinstance(value, type) and issubclass(value, msgspec.Struct) and value.__module__ == module.__name__
 }
@@ -35,10 +36,10 @@ def test_an_example_is_decoded_and_shows_every_field(kind: str, example: str) ->
 
 
 def test_every_record_has_an_example() -> None:
-    parts = {"DataRef", "TaskRef", "FileRef", "PayloadRef", "Participant", "Rejected"}  # shown within others
-    parts |= {"Address", "Link", "CheckpointAt", "Refusal", "Seat"}
+    parts = {"DataRef", "TaskRef", "FileRef", "ModelRef", "PayloadRef", "Participant", "Rejected", "RankBeat"}  # shown within
+    parts |= {"Address", "Link", "CheckpointAt", "Refusal", "Seat", "TrainPoint", "EvalPoint", "StoredFile"}  # others
     shown = [kind for kind, _ in EXAMPLES]
-    assert sorted(shown) == sorted({kind for kind in KINDS if not kind.startswith("_")} - parts)
+    assert set(shown) == {kind for kind in KINDS if not kind.startswith("_")} - parts
     assert all(f"### {kind}\n" in TEXT for kind in shown if kind != "Envelope")
 
 
@@ -73,6 +74,9 @@ def keys_of(run: RunKeys, v: dict[str, Any]) -> dict[str, str]:
         run.mark(v["generation"], "ready", learner=v["learner"], incarnation=v["k"]): "Ready",
         run.mark(v["generation"], "started", learner=v["learner"], incarnation=v["k"]): "Started",
         run.generation_end(v["generation"]): "GenerationEnd",
+        run.job_log(v["generation"], v["part"]): "JobLog",
+        run.job_checkpoint(v["generation"], v["step"]): "JobCheckpoint",
+        run.job_file(v["generation"], v["step"], v["sha256"]): "file",
     }
 
 
@@ -80,7 +84,8 @@ def keys_of(run: RunKeys, v: dict[str, Any]) -> dict[str, str]:
 def test_the_tree_is_the_one_that_is_built(round: int) -> None:
     values: dict[str, Any] = {
         "run": "abcd1234", "fragment": 7, "sha256": "ab" * 32, "round": round, "shard": round // 100, "unit": "client-3",
-        "learner": "studio", "k": 12, "claim": 2, "n": 34, "generation": 5, "target": "mac", "k2": 3,
+        "learner": "studio", "k": 12, "claim": 2, "n": 34, "generation": 5, "target": "mac", "k2": 3, "step": 400,
+        "part": round,
     }  # fmt: skip
     drawn = {
         re.sub(r"<(\w+)(?::(\w+))?>", lambda m: format(values[m[1]], m[2] or ""), key): re.split(r"\W", what.strip())[0]

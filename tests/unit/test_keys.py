@@ -1,6 +1,7 @@
 """Keys: builders give keys, parsers invert builders, and nothing else gets through."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -23,21 +24,47 @@ def numbers(digits: int) -> st.SearchStrategy[int]:
     return st.sampled_from(edges) | st.integers(0, 10**18 - 1) | st.integers(0, 10**digits - 1)
 
 
-PARSERS: list[Callable[[str], object]] = [
-    keys.parse_beat,
-    keys.parse_learner,
-    keys.parse_snapshot,
-    keys.parse_round,
-    keys.parse_claim,
-    keys.parse_control,
-    keys.parse_eval,
-    keys.parse_manifest,
-    keys.parse_file_chunk,
-    keys.parse_member,
-    keys.parse_probe,
-    keys.parse_lead_claim,
-    keys.parse_mark,
-]
+def numbered(key: str, place: int) -> int:
+    return int(key.split("/")[place])
+
+
+def incarnation(found: tuple[int, str, int]) -> dict[str, Any]:
+    return {"learner": found[1], "incarnation": found[2]}
+
+
+REBUILT: dict[Callable[[str], Any], Callable[[RunKeys, str, Any], str]] = {
+    keys.parse_beat: lambda run, _, found: run.beat(*found),
+    keys.parse_learner: lambda run, _, found: run.learner(*found),
+    keys.parse_snapshot: lambda run, _, found: run.snapshot(
+        found[0], unit=found[1], learner=found[2], incarnation=found[3], claim=found[4]
+    ),
+    keys.parse_round: lambda run, _, found: run.round(found),
+    keys.parse_claim: lambda run, key, found: run.claim(numbered(key, 3), found),
+    keys.parse_client_claim: lambda run, _, found: run.client_claim(*found),
+    keys.parse_control: lambda run, _, found: run.control_record(found),
+    keys.parse_eval: lambda run, _, found: run.eval(found),
+    keys.parse_checkpoint: lambda run, _, found: run.checkpoint(found),
+    keys.parse_manifest: lambda run, _, found: RunKeys(found).manifest,
+    keys.parse_file_chunk: lambda run, _, found: run.file_chunk(*found),
+    keys.parse_work_claim: lambda run, key, found: keys.work_claim("/".join(key.split("/")[:4]) + "/", *found),
+    keys.parse_arrival: lambda run, key, found: run.arrival(key.split("/")[3], found[0], **incarnation(found)),
+    keys.parse_member: lambda run, _, found: run.member(found[0], **incarnation(found)),
+    keys.parse_probe: lambda run, _, found: run.probe(
+        found[0], learner=found[1], incarnation=found[2], target=found[3], target_incarnation=found[4]
+    ),
+    keys.parse_lead_claim: lambda run, _, found: run.lead_claim(*found),
+    keys.parse_mark: lambda run, key, found: run.mark(
+        found[0], "ready" if key.split("/")[4] == "ready" else "started", **incarnation(found)
+    ),
+    keys.parse_job_log: lambda run, _, found: run.job_log(*found),
+    keys.parse_job_checkpoint: lambda run, _, found: run.job_checkpoint(*found),
+}
+"""What each parser inverts, given the run and the key, too: a parser leaves out what its caller knows."""
+PARSERS = list(REBUILT)
+
+
+def test_every_parser_is_tried() -> None:
+    assert {parse.__name__ for parse in PARSERS} == {name for name in vars(keys) if name.startswith("parse_")}
 
 
 @given(round=numbers(10), n=numbers(3), k=numbers(4), g=numbers(6), learner=ids, unit=ids, sha256=hashes)
@@ -72,8 +99,18 @@ def test_builders_give_keys_that_their_parsers_invert(
         RUN.mark(g, "started", learner=learner, incarnation=k): (keys.parse_mark, (g, learner, k)),
         RUN.rank_plan(g): (keys.parse_mark, None),
         RUN.generation_end(g): (keys.parse_mark, None),
+        RUN.job_log(g, round): (keys.parse_job_log, (g, round)),
+        RUN.job_checkpoint(g, round): (keys.parse_job_checkpoint, (g, round)),
+        RUN.job_file(g, round, sha256): (keys.parse_job_checkpoint, None),
+        RUN.checkpoint(round): (keys.parse_checkpoint, round),
+        RUN.client_claim(round, unit, n): (keys.parse_client_claim, (round, unit, n)),
+        keys.work_claim(RUN.queue(unit), round, n): (keys.parse_work_claim, (round, n)),
+        keys.work_claim(RUN.ranks(unit), round, n): (keys.parse_work_claim, (round, n)),
+        keys.work_done(RUN.queue(unit), round): (keys.parse_work_claim, None),
+        RUN.arrival(unit, round, learner=learner, incarnation=k): (keys.parse_arrival, (round, learner, k)),
+        RUN.barrier_open(unit, round): (keys.parse_arrival, None),
     }
-    assert len(parsed) == 21  # no two builders give one key
+    assert len(parsed) == 31  # no two builders give one key
     for key, (parse, expected) in parsed.items():
         assert check_key(key) == key
         assert parse(key) == expected
@@ -83,6 +120,11 @@ def test_builders_give_keys_that_their_parsers_invert(
     assert RUN.round(round).startswith(RUN.shard(round // keys.SHARD))
     assert RUN.beat(learner, k, n).startswith(RUN.beats_of(learner))
     assert RUN.claim(round, n).startswith(RUN.claims(round))
+    assert RUN.job_log(g, round).startswith(RUN.job_log_shard(g, round // keys.SHARD))
+    assert RUN.job_checkpoint(g, round).startswith(RUN.job_checkpoints(g))
+    assert RUN.job_checkpoint(g, round).startswith(RUN.checkpoints)
+    assert RUN.job_file(g, round, sha256).startswith(RUN.job_files_of(g, round))
+    assert RUN.job_files_of(g, round).startswith(RUN.job_files(g))
 
 
 @pytest.mark.parametrize(
@@ -101,6 +143,12 @@ def test_builders_give_keys_that_their_parsers_invert(
         (lambda n: RUN.file_chunk("0" * 64, n), 6),
         (RUN.generation, 6),
         (lambda n: RUN.lead_claim(1, n), 3),
+        (lambda n: RUN.job_log(1, n), 10),
+        (lambda n: RUN.job_log_shard(1, n), 8),
+        (RUN.job_checkpoints, 6),
+        (lambda n: RUN.job_checkpoint(1, n), 10),
+        (RUN.job_files, 6),
+        (lambda n: RUN.job_files_of(1, n), 10),
     ],
 )
 def test_byte_order_is_numeric_order(build: Callable[[int], str], digits: int) -> None:
@@ -118,6 +166,11 @@ def test_a_negative_number_has_no_key(n: int) -> None:
     for build in (RUN.round, RUN.shard, RUN.snapshots, RUN.claims, RUN.eval, RUN.control_record, RUN.generation):
         with pytest.raises(InvalidKey, match=">= 0"):
             build(n)
+    for build in (RUN.job_checkpoints, RUN.job_files, lambda n: RUN.job_log(1, n), lambda n: RUN.job_checkpoint(1, n)):
+        with pytest.raises(InvalidKey, match=">= 0"):
+            build(n)
+    with pytest.raises(InvalidKey):
+        RUN.job_file(1, n, "0" * 64)
     with pytest.raises(InvalidKey):
         RUN.snapshot(1, unit="mac", learner="mac", incarnation=n)
     with pytest.raises(InvalidKey):
@@ -155,6 +208,7 @@ def test_no_hash_of_a_peer_names_another_place(text: str) -> None:
         lambda: RUN.snapshot_blob(1, "mac", text),
         lambda: RUN.file_chunk(text, 0),
         lambda: RUN.file_hashes(text),
+        lambda: RUN.job_file(1, 1, text),
     ):
         with pytest.raises(InvalidKey):
             build()
@@ -237,6 +291,8 @@ def test_a_key_stays_below_the_mailbox(key: str) -> None:
 FRAGMENTS = [
     *("runs", "abcd1234", "x", "..", "beats", "learners", "snapshots", "rounds", "claims", "control", "evals", "manifest"),
     *("mac", "con", "Mac", "0001", "٠٠٠١", "00001", "1", "-1", "0000000001", "00000000", "00000001", "0" * 30, "9" * 5000),
+    *("ranks", "000001", "members", "probes", "ready", "started", "log", "plan", "end", "checkpoints", "queues", "barriers"),
+    *("done", "arrived", "clients", "mac.1.json", "0000000001.json", "0000000100.json", "0000000100", "9" * 18, "9" * 19),
     *(
         "0001-0000000001.json",
         "0001-1.json",
@@ -253,7 +309,36 @@ FRAGMENTS = [
 ]
 
 
-@given(st.text() | st.lists(st.sampled_from(FRAGMENTS), max_size=7).map("/".join))
+SHA = "a" * 64
+WRITTEN = [
+    *(RUN.manifest, RUN.round(101), RUN.claim(7, 2), RUN.client_claim(7, "client-3", 2), RUN.control_record(1), RUN.eval(101)),
+    *(RUN.learner("mac", 1), RUN.beat("mac", 1, 1), RUN.snapshot(1, unit="mac", learner="mac", incarnation=1)),
+    *(
+        RUN.checkpoint(1),
+        RUN.file_chunk(SHA, 1),
+        keys.work_claim(RUN.queue("mac"), 1, 1),
+        keys.work_claim(RUN.ranks("mac"), 1, 1),
+    ),
+    *(RUN.arrival("mac", 1, learner="mac", incarnation=1), RUN.member(1, learner="mac", incarnation=1), RUN.lead_claim(1, 1)),
+    RUN.probe(1, learner="mac", incarnation=1, target="mac", target_incarnation=1),
+    *(RUN.mark(1, "ready", learner="mac", incarnation=1), RUN.mark(1, "started", learner="mac", incarnation=1)),
+    *(RUN.job_log(1, 101), RUN.job_checkpoint(1, 1)),
+]
+
+
+@st.composite
+def nearly(draw: st.DrawFn) -> str:
+    """A key that is written, with one component swapped."""
+    parts = draw(st.sampled_from(WRITTEN)).split("/")
+    parts[draw(st.integers(0, len(parts) - 1))] = draw(st.sampled_from(FRAGMENTS))
+    return "/".join(parts)
+
+
+def test_each_parser_takes_a_key_that_is_written() -> None:
+    assert {parse.__name__ for key in WRITTEN for parse in PARSERS if parse(key) is not None} == {p.__name__ for p in PARSERS}
+
+
+@given(st.text() | st.lists(st.sampled_from(FRAGMENTS), max_size=7).map("/".join) | st.sampled_from(WRITTEN) | nearly())
 @example("runs/abcd1234/beats/mac/0001-" + "9" * 5000 + ".json")
 @example("runs/abcd1234/beats/mac/٠٠٠١-٠٠٠٠٠٠٠٠٠١.json")
 @example("runs/abcd1234/rounds/00000001/0000000001/record.json")  # in another round's shard
@@ -262,23 +347,11 @@ FRAGMENTS = [
 @example("runs/../learners/mac/0001/record.json")
 @example("runs/com1/manifest/record.json")
 def test_parsers_never_raise_and_take_only_what_a_builder_writes(key: str) -> None:
-    found = [parse(key) for parse in PARSERS]
-    if any(value is not None for value in found):
-        run = RunKeys(key.split("/")[1])
-        beat, learner, snapshot, round, claim, control, evaluation, manifest, chunk = found
-        rebuilt = [
-            beat and run.beat(*beat),
-            learner and run.learner(*learner),
-            snapshot
-            and run.snapshot(snapshot[0], unit=snapshot[1], learner=snapshot[2], incarnation=snapshot[3], claim=snapshot[4]),
-            None if round is None else run.round(round),
-            None if claim is None else run.claim(int(key.split("/")[3]), claim),
-            None if control is None else run.control_record(control),
-            None if evaluation is None else run.eval(evaluation),
-            manifest and run.manifest,
-            chunk and run.file_chunk(*chunk),
-        ]
-        assert [k for k in rebuilt if k is not None] == [key]
+    found = [(parse, parse(key)) for parse in PARSERS]
+    for parse, value in found:
+        if value is not None:
+            assert REBUILT[parse](RunKeys(key.split("/")[1]), key, value) == key
+    assert sum(value is not None for _, value in found) <= 1
 
 
 @pytest.mark.parametrize(
@@ -303,6 +376,14 @@ def test_parsers_never_raise_and_take_only_what_a_builder_writes(key: str) -> No
         "runs/abc/manifest/record.json",
         "runs/com1/manifest/record.json",
         "x/runs/abcd1234/manifest/record.json",
+        "runs/abcd1234/ranks/000001/log/00000001/0000000001.json",
+        "runs/abcd1234/ranks/000001/log/00000000/000000001.json",
+        "runs/abcd1234/ranks/00001/log/00000000/0000000001.json",
+        "runs/abcd1234/ranks/000001/log/00000000/0000000001/record.json",
+        "runs/abcd1234/checkpoints/000001/000000001/record.json",
+        "runs/abcd1234/checkpoints/00001/0000000001/record.json",
+        "runs/abcd1234/checkpoints/000001/0000000001/record.json.tmp",
+        "runs/abcd1234/blobs/checkpoints/000001/0000000001/" + "a" * 64 + ".safetensors",
     ],
 )
 def test_foreign_names_are_nobodys(key: str) -> None:

@@ -9,19 +9,9 @@ from swarm.core.clients import client_id, sampled
 from swarm.core.events import round_closed
 from swarm.core.history import nested, rows
 from swarm.core.lease import BeatId
+from swarm.core.manifest import Manifest, PayloadRef, TaskRef
 from swarm.core.participation import SHOWN, accuracy, confusion_lines, expected, labelled, mean_metrics
-from swarm.core.records import (
-    Beat,
-    Claim,
-    EvalRecord,
-    Manifest,
-    Participant,
-    PayloadRef,
-    Rejected,
-    RoundRecord,
-    Snapshot,
-    TaskRef,
-)
+from swarm.core.records import Beat, Claim, EvalRecord, Participant, Rejected, RoundRecord, Snapshot
 from swarm.core.sentences import refusal, sentence, settings, trained
 from swarm.core.specs import DiLoCo, FedAvg
 from swarm.core.state import ClientsRead, EvalRead, ManifestRead, Polled, RoundRead, RunState, SnapshotRead, apply

@@ -11,21 +11,40 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from swarm.core import ranks, records
+from swarm.core import checks, manifest, ranks, records
+from swarm.core.checks import MAX_COUNT, MAX_ROUND, MAX_SEED
 from swarm.core.errors import FormatMismatch, RecordError, SwarmError
+from swarm.core.finetune import MAX_RANKS, FineTune, FineTuneOptimizer, FineTuneType, LoraParameters, LrSchedule
 from swarm.core.fragments import Schedule
 from swarm.core.ids import WINDOWS_DEVICES
 from swarm.core.keys import RunKeys, check_key
 from swarm.core.lines import MAX_RECORD_BYTES, as_json, body_sha256, decode, encode
+from swarm.core.manifest import (
+    FORMAT,
+    INIT,
+    MAX_CHUNK_BYTES,
+    MAX_CHUNKS,
+    MAX_FILE_BYTES,
+    DataRef,
+    FileRef,
+    Manifest,
+    Marker,
+    ModelRef,
+    PayloadRef,
+    TaskRef,
+)
 from swarm.core.options import MAX_REAL
 from swarm.core.ranks import (
     MAX_GENERATION,
-
+    MAX_POINTS,
     Address,
     Backend,
     CheckpointAt,
     Ending,
+    EvalPoint,
     GenerationEnd,
+    JobCheckpoint,
+    JobLog,
     Kind,
     Link,
     Member,
@@ -35,36 +54,25 @@ from swarm.core.ranks import (
     Refusal,
     Seat,
     Started,
+    StoredFile,
+    TrainPoint,
 )
 from swarm.core.records import (
-    FORMAT,
-    INIT,
-    MAX_CHUNK_BYTES,
-    MAX_CHUNKS,
-    MAX_COUNT,
-    MAX_FILE_BYTES,
-    MAX_ROUND,
-    MAX_SEED,
     Beat,
     Checkpoint,
     Claim,
     Control,
-    DataRef,
     EvalRecord,
-    FileRef,
     LearnerPhase,
     LearnerRecord,
-    Manifest,
-    Marker,
     Participant,
-    PayloadRef,
+    RankBeat,
     Rejected,
     RejectReason,
     Role,
     RoundRecord,
     Sample,
     Snapshot,
-    TaskRef,
 )
 from swarm.core.rounds import weight
 from swarm.core.specs import Algorithm, DiLoCo, FedAvg
@@ -117,6 +125,75 @@ federations = st.builds(
 )
 
 
+numbers = st.integers(-(2**53), 2**53) | st.floats(-MAX_REAL, MAX_REAL)
+schedules = st.builds(
+    LrSchedule,
+    name=st.just("step_decay"),
+    arguments=st.tuples(numbers, numbers, numbers),
+    warmup=st.integers(0, 99),
+    warmup_init=st.floats(0, 1),
+)
+finetunes = st.builds(
+    FineTune,
+    fine_tune_type=st.sampled_from(get_args(FineTuneType)),
+    optimizer=st.sampled_from(get_args(FineTuneOptimizer)),
+    optimizer_config=st.fixed_dictionaries(
+        {},
+        optional={
+            "adamw": st.fixed_dictionaries(
+                {"weight_decay": numbers, "betas": st.lists(st.floats(0, 1), max_size=2)},
+                optional={"bias_correction": st.booleans()},
+            ),
+            "adafactor": st.fixed_dictionaries({"beta_1": st.none() | numbers}),
+        },
+    ),
+    num_layers=st.integers(-1, 99),
+    iters=st.integers(1, 10**6),
+    learning_rate=st.floats(1e-9, 1),
+    lr_schedule=st.none() | schedules,
+    lora_parameters=st.builds(
+        LoraParameters,
+        rank=st.integers(1, 64),
+        dropout=st.floats(0, 0.9),
+        scale=st.floats(-99, 99),
+        keys=st.none() | st.lists(names, min_size=1, max_size=2).map(tuple),
+    ),
+    grad_accumulation_steps=st.integers(1, 99),
+    clear_cache_threshold=st.integers(0, 10**15),
+    prompt_feature=texts,
+    lora_rank=st.none() | st.integers(1, 64),
+    world_size_max=st.none() | st.integers(1, MAX_RANKS),
+    attach_model=st.booleans(),
+)
+models = st.builds(
+    ModelRef,
+    name=names,
+    revision=st.just("") | st.from_regex(r"[0-9a-f]{7,40}", fullmatch=True),
+    files=st.lists(
+        st.builds(DataRef, name=st.from_regex(r"[a-z]{1,9}[.]safetensors", fullmatch=True), sha256=hashes, size_bytes=counts),
+        min_size=1,
+        max_size=3,
+        unique_by=lambda ref: ref.name,
+    ).map(tuple),
+)
+data_refs = st.builds(DataRef, name=st.just("text.txt"), sha256=hashes, size_bytes=counts)
+
+
+@st.composite
+def fine_tunings(draw: st.DrawFn) -> Manifest:
+    return Manifest(
+        run=draw(st.from_regex(r"[a-z0-9]{5,32}", fullmatch=True)),
+        name=draw(names),
+        algorithm=draw(finetunes),
+        task=TaskRef(name="mlx-lm", data=tuple(draw(st.lists(data_refs, max_size=2)))),
+        seed=draw(st.integers(0, MAX_SEED)),
+        created_by=draw(texts),
+        base=draw(st.none() | data_refs),
+        model=draw(models),
+        files=tuple(draw(st.lists(files(), max_size=2, unique_by=lambda ref: ref.name))),
+    )
+
+
 @st.composite
 def manifests(draw: st.DrawFn) -> Manifest:
     tensor_names = sorted(draw(st.sets(st.text("abcé.", max_size=4), min_size=1, max_size=6)))
@@ -132,7 +209,6 @@ def manifests(draw: st.DrawFn) -> Manifest:
     if draw(st.booleans()):
         spec, fragments = draw(federations), 1
     options = st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False) | texts | st.booleans()
-    data = st.builds(DataRef, name=st.just("text.txt"), sha256=hashes, size_bytes=counts)
     return Manifest(
         run=draw(st.from_regex(r"[a-z0-9]{5,32}", fullmatch=True)),
         name=draw(names),
@@ -140,7 +216,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
         task=TaskRef(
             name=draw(names),
             options=draw(st.dictionaries(texts, options, max_size=3)),
-            data=tuple(draw(st.lists(data, max_size=2))),
+            data=tuple(draw(st.lists(data_refs, max_size=2))),
         ),
         tensors=tuple(
             TensorSpec(name, "F32", draw(st.sampled_from([(), (2, 3)])), draw(st.booleans())) for name in tensor_names
@@ -154,6 +230,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
         checkpoints_kept=draw(rounds),
         created_by=draw(texts),
         replay=draw(texts),
+        base=draw(st.none() | data_refs),
         files=tuple(draw(st.lists(files(), max_size=2, unique_by=lambda ref: ref.name))),
     )
 
@@ -242,7 +319,59 @@ def checkpoints_at(newest: int) -> st.SearchStrategy[CheckpointAt]:
     return st.builds(CheckpointAt, generation=st.integers(0, newest), step=counts)
 
 
+train_points = st.builds(
+    TrainPoint,
+    step=counts,
+    iteration=counts,
+    train_loss=losses,
+    learning_rate=reals,
+    tokens_per_s=reals,
+    trained_tokens=counts,
+    epoch=reals,
+)
+eval_points = st.builds(
+    EvalPoint,
+    part=st.sampled_from(["valid", "test"]),
+    step=counts,
+    iteration=counts,
+    loss=losses,
+    tokens=counts,
+    seconds_s=reals,
+)
+stored_files = st.builds(StoredFile, sha256=hashes, size_bytes=counts)
+rank_beats = st.builds(
+    RankBeat,
+    generation=counts,
+    rank=counts,
+    size=counts,
+    share=counts,
+    compute_s=reals,
+    waiting_s=reals,
+    exchange_s=reals,
+    update_s=reals,
+    microbatch_rows=counts,
+    memory_bytes=counts,
+)
+
+
 RECORDS: dict[type[msgspec.Struct], st.SearchStrategy[Any]] = {
+    JobLog: st.builds(
+        JobLog,
+        generation=generations,
+        n=counts,
+        points=st.lists(train_points, max_size=3).map(tuple),
+        evals=st.lists(eval_points, max_size=3).map(tuple),
+        shares=st.lists(counts, max_size=3).map(tuple),
+    ),
+    JobCheckpoint: st.builds(
+        JobCheckpoint,
+        generation=generations,
+        step=counts,
+        iteration=counts,
+        by=ids,
+        state=stored_files,
+        adapter=stored_files,
+    ),
     Member: st.builds(
         Member,
         **who,
@@ -271,7 +400,7 @@ RECORDS: dict[type[msgspec.Struct], st.SearchStrategy[Any]] = {
         )
     ),
     Marker: st.builds(Marker, id=names),
-    Manifest: manifests(),
+    Manifest: manifests() | fine_tunings(),
     LearnerRecord: st.builds(
         LearnerRecord,
         learner=ids,
@@ -299,6 +428,8 @@ RECORDS: dict[type[msgspec.Struct], st.SearchStrategy[Any]] = {
         received_bytes=counts,
         progress_bytes=counts,
         fetching=st.lists(hashes, max_size=2).map(tuple),
+        rank=st.none() | rank_beats,
+        doing=texts,
     ),
     Snapshot: st.builds(
         Snapshot,
@@ -341,7 +472,8 @@ RECORDS: dict[type[msgspec.Struct], st.SearchStrategy[Any]] = {
         st.builds(Control, action=st.just("drop"), by=texts, learner=ids, incarnation=counts),
     ),
 }
-PARTS = {DataRef, FileRef, TaskRef, PayloadRef, Participant, Rejected, Address, Link, CheckpointAt, Refusal, Seat}
+PARTS = {DataRef, FileRef, TaskRef, PayloadRef, ModelRef, Participant, Rejected, RankBeat}
+PARTS |= {Address, Link, CheckpointAt, Refusal, Seat, TrainPoint, EvalPoint, StoredFile}
 every_record = st.one_of(*RECORDS.values())
 every_type = st.sampled_from(sorted(RECORDS, key=lambda kind: kind.__name__))
 
@@ -355,7 +487,7 @@ def wire(body: str | bytes) -> bytes:
 def test_every_record_type_is_tested() -> None:
     public = {
         value
-        for module in (records, ranks)
+        for module in (checks, manifest, records, ranks)
         for name, value in vars(module).items()
         if isinstance(value, type) and issubclass(value, msgspec.Struct) and not name.startswith("_")
         if value.__module__ == module.__name__
@@ -477,15 +609,33 @@ def check_that_it_can_be_used(record: msgspec.Struct) -> None:
                     check_key(keys.round_blob(ref.round, ref.sha256))
             assert 0 <= sum(p.weight for p in record.participants) < math.inf
             assert sum(p.tokens for p in record.participants) >= 0
+        case Manifest(algorithm=FineTune() as spec):
+            check_key(RunKeys(record.run).manifest)
+            assert record.plan == ()
+            assert record.model is not None
+            assert len(record.model.sha256) == 64
+            assert spec.iterations(spec.steps) == spec.iters
+            assert all(abs(float(value)) <= MAX_REAL for value in (spec.lr_schedule.arguments if spec.lr_schedule else ()))
         case Manifest():
             check_key(RunKeys(record.run).manifest)
-            spec = record.algorithm
+            spec = record.by_rounds
             sync_every = spec.sync_every if isinstance(spec, DiLoCo) else 1
             schedule = Schedule(sync_every=sync_every, fragments=len(record.plan))
             assert schedule.step(0) >= 1
             assert sum(tensor.size_bytes for tensor in record.tensors) >= 0
         case Beat():
             assert 0 <= record.tokens_per_s < math.inf
+            if (rank := record.rank) is not None:
+                assert 0 <= rank.compute_s + rank.waiting_s + rank.exchange_s + rank.update_s < math.inf
+        case JobLog():
+            check_key(keys.job_log(record.generation, record.n))
+            assert sum(record.shares) >= 0
+            assert 0 <= sum(point.tokens_per_s for point in record.points) < math.inf
+        case JobCheckpoint():
+            check_key(keys.job_checkpoint(record.generation, record.step))
+            for file in (record.state, record.adapter):
+                check_key(keys.job_file(record.generation, record.step, file.sha256))
+            assert record.at == CheckpointAt(generation=record.generation, step=record.step)
         case Member():
             check_key(keys.member(record.generation, learner=record.learner, incarnation=record.incarnation))
         case Probe():
@@ -570,7 +720,20 @@ PLAN = {
     "backend": "ring", "seed": 0, "start": {"generation": 3, "step": 5},
     "refused": [{"learner": "air", "subject": "mlx", "reason": "has no mlx"}],
 }  # fmt: skip
+POINT = {
+    "step": 5, "iteration": 10, "train_loss": 2.5, "learning_rate": 1e-5, "tokens_per_s": 99.5, "trained_tokens": 800,
+    "epoch": 0.5,
+}  # fmt: skip
+EVAL_POINT = {"part": "valid", "step": 5, "iteration": 10, "loss": 2.5, "tokens": 99, "seconds_s": 1.5}
+STORED = {"sha256": HEX, "size_bytes": 5}
+RANK = {"generation": 4, "rank": 1, "size": 2}
+FINE_TUNING = {
+    "run": "abcd1234", "name": "tiny", "algorithm": {"method": "mlx-lm"}, "task": {"name": "mlx-lm"},
+    "model": {"name": "mlx-community/Qwen3", "files": [{"name": "model.safetensors", "sha256": HEX, "size_bytes": 5}]},
+}  # fmt: skip
 HONEST: dict[type[msgspec.Struct], dict[str, Any]] = {
+    JobLog: {"generation": 4, "n": 7, "points": [POINT], "evals": [EVAL_POINT], "shares": [3, 1]},
+    JobCheckpoint: {"generation": 4, "step": 5, "iteration": 10, "by": "mac", "state": STORED, "adapter": STORED},
     Member: MEMBER,
     Probe: WHO | {"target": "studio", "target_incarnation": 2, "links": [LINK]},
     Plan: PLAN,
@@ -581,7 +744,7 @@ HONEST: dict[type[msgspec.Struct], dict[str, Any]] = {
     RoundRecord: ROUND,
     Manifest: MANIFEST,
     LearnerRecord: LEARNER,
-    Beat: {"phase": "train"},
+    Beat: {"phase": "train", "rank": RANK, "doing": "step 5"},
     Claim: {"round": 3, "learner": "mac", "incarnation": 1},
     EvalRecord: {"round": 3, "learner": "mac", "loss": 1.0},
     Control: {"action": "stop"},
@@ -676,7 +839,29 @@ def bad_values() -> list[tuple[type[msgspec.Struct], str, Any]]:
             ["algorithm"],
         ),
         ([{"method": "diloco", "sync_every": 2, "fragments": 3}], Manifest, ["algorithm"]),
-        *((NO_GENERATION, kind, ["generation"]) for kind in (Member, Probe, Plan, Ready, Started, GenerationEnd)),
+        (
+            NO_COUNT,
+            Beat,
+            [f"rank.{name}" for name in ("generation", "rank", "size", "share", "memory_bytes")],
+        ),
+        (NO_COUNT, Beat, ["rank.microbatch_rows"]),
+        (NO_REAL, Beat, [f"rank.{name}" for name in ("compute_s", "waiting_s", "exchange_s", "update_s")]),
+        (["x" * 201, None, 5], Beat, ["doing"]),
+        *(
+            (NO_GENERATION, kind, ["generation"])
+            for kind in (Member, Probe, Plan, Ready, Started, GenerationEnd, JobLog, JobCheckpoint)
+        ),
+        (NO_COUNT, JobLog, ["n", "points.0.step", "points.0.iteration", "points.0.trained_tokens"]),
+        (NO_COUNT, JobLog, ["evals.0.step", "evals.0.iteration", "evals.0.tokens", "shares.0"]),
+        (NO_REAL, JobLog, ["points.0.learning_rate", "points.0.tokens_per_s", "points.0.epoch", "evals.0.seconds_s"]),
+        (NO_LOSS, JobLog, ["points.0.train_loss", "evals.0.loss"]),
+        (["train", "", None], JobLog, ["evals.0.part"]),
+        ([[POINT] * (MAX_POINTS + 1), None, {}], JobLog, ["points"]),
+        ([[EVAL_POINT] * (MAX_POINTS + 1), None, {}], JobLog, ["evals"]),
+        ([[1] * (MAX_RANKS + 1), None], JobLog, ["shares"]),
+        (NO_COUNT, JobCheckpoint, ["step", "iteration", "state.size_bytes", "adapter.size_bytes"]),
+        (NO_HASH, JobCheckpoint, ["state.sha256", "adapter.sha256"]),
+        (NO_ID, JobCheckpoint, ["by"]),
         *((NO_ID, kind, ["learner"]) for kind in (Member, Probe, Ready, Started)),
         *((NO_COUNT, kind, ["incarnation"]) for kind in (Member, Probe, Ready, Started)),
         (NO_ID, Probe, ["target"]),
@@ -833,6 +1018,71 @@ def test_a_fragment_of_a_manifest_that_is_not_written_yet_has_no_payload() -> No
     assert msgspec.convert(MANIFEST | {"init": []}, type=Manifest).init == ()
     two = MANIFEST | {"algorithm": {"method": "diloco", "fragments": 2}}
     assert len(msgspec.convert(two, type=Manifest).init) == 1  # one tensor: one fragment
+
+
+def test_a_fine_tuning_has_no_parameters_of_its_own_and_no_rounds() -> None:
+    manifest = decode(wire(json.dumps(FINE_TUNING)), Manifest)
+    assert manifest.plan == ()
+    assert isinstance(manifest.algorithm, FineTune)
+    with pytest.raises(ValueError, match="run tiny is an MLX-LM fine-tuning, which has no rounds"):
+        _ = manifest.by_rounds
+    for name, value in (
+        ("tensors", MANIFEST["tensors"]), ("schema_sha256", HEX), ("init", MANIFEST["init"]), ("rounds", 5),
+    ):  # fmt: skip
+        with pytest.raises(RecordError, match="an MLX-LM fine-tuning has no tensors, no init and no rounds of its own"):
+            decode(wire(json.dumps(FINE_TUNING | {name: value})), Manifest)
+    with pytest.raises(RecordError, match="an MLX-LM fine-tuning must name its model"):
+        decode(wire(json.dumps(FINE_TUNING | {"model": None})), Manifest)
+
+
+HUGE = 10**400
+FILES = FINE_TUNING["model"]["files"]
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        *(("model.name", value) for value in ("", "x" * 201, "a\nb", "\x1b[31m", None, 5)),
+        *(("model.revision", value) for value in ("a/b", "../x", ".x", "x" * 201, "a\nb", None)),
+        *(("model.files", value) for value in ([], FILES * 2, [FILES[0], FILES[0] | {"name": "MODEL.safetensors"}], None, {})),
+        ("model.files", [FILES[0] | {"name": f"{n}.safetensors"} for n in range(1001)]),
+        *(("model.files.0.name", value) for value in ("../x", "a/b", "a\\b", ".hidden", "c:x", "", None)),
+        *(("model.files.0.sha256", value) for value in NO_HASH),
+        *(("model.files.0.size_bytes", value) for value in NO_COUNT),
+        ("algorithm.iters", 0),
+        ("algorithm.lora_parameters", {"rank": 0}),
+        ("algorithm.lora_parameters", {"rank": 8, "alpha": 16}),
+        ("algorithm.optimizer_config", {"adam": {"eps": HUGE}}),
+        ("algorithm.optimizer_config", {"adam": {"betas": [0.9, HUGE]}}),
+        ("algorithm.optimizer_config", {"adam": {"momentum": 0.9}}),
+        ("algorithm.lr_schedule", {"name": "exponential_decay", "arguments": [1, -HUGE]}),
+        ("algorithm.lr_schedule", {"name": "exponential_decay", "arguments": [1, True]}),
+        ("algorithm.world_size_max", MAX_RANKS + 1),
+    ],
+)
+def test_no_bad_fine_tuning_is_decoded(place: str, value: Any) -> None:
+    with pytest.raises(RecordError):
+        decode(wire(dumps(swapped(FINE_TUNING, place, value))), Manifest)
+
+
+def test_a_model_is_known_by_the_names_and_hashes_of_its_files_in_any_order() -> None:
+    files = [DataRef(name=name, sha256=sha256, size_bytes=5) for name, sha256 in (("a.json", HEX), ("b.json", HEX[::-1]))]
+    model = ModelRef(name="x", files=tuple(files))
+    assert model.sha256 == ModelRef(name="y", revision="main", files=tuple(files[::-1])).sha256
+    assert model.sha256 == hashlib.sha256(f"a.json {HEX}\nb.json {HEX[::-1]}\n".encode()).hexdigest()
+    assert model.sha256 != ModelRef(name="x", files=(files[0], msgspec.structs.replace(files[1], name="c.json"))).sha256
+
+
+def test_losses_of_a_job_that_are_not_finite_are_null_for_the_others() -> None:
+    log = JobLog(
+        generation=0,
+        n=0,
+        points=(msgspec.convert(POINT | {"train_loss": math.nan}, TrainPoint),),
+        evals=(msgspec.convert(EVAL_POINT | {"loss": math.inf}, EvalPoint),),
+    )
+    read = decode(encode(log, nonce="n"), JobLog)
+    assert read.points == (msgspec.convert(POINT | {"train_loss": None}, TrainPoint),)
+    assert read.evals == (msgspec.convert(EVAL_POINT | {"loss": None}, EvalPoint),)
 
 
 def test_a_sample_names_somebody() -> None:

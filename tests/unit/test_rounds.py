@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.core.records import MAX_COUNT, PayloadRef, Role, Snapshot
+from swarm.core.checks import MAX_COUNT
+from swarm.core.manifest import PayloadRef
+from swarm.core.records import Role, Snapshot
 from swarm.core.rounds import (
     ClaimView,
     Close,

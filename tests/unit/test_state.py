@@ -9,21 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.core.lease import BeatId
-from swarm.core.records import (
-    INIT,
-    Beat,
-    Control,
-    EvalRecord,
-    LearnerRecord,
-    Manifest,
-    Participant,
-    PayloadRef,
-    Rejected,
-    Role,
-    RoundRecord,
-    Snapshot,
-    TaskRef,
-)
+from swarm.core.manifest import INIT, Manifest, PayloadRef, TaskRef
+from swarm.core.records import Beat, Control, EvalRecord, LearnerRecord, Participant, Rejected, Role, RoundRecord, Snapshot
 from swarm.core.specs import DiLoCo
 from swarm.core.state import (
     HISTORY,

@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 
 from swarm.core.errors import DataMissing, UsageError
-from swarm.core.records import DataRef
+from swarm.core.manifest import DataRef
 
 MAX_TEXT_BYTES = 4 << 30  # it is held in memory
 _SHIPPED = "kjv.txt"

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from swarm.core.errors import UsageError
-from swarm.core.records import DataRef
+from swarm.core.manifest import DataRef
 from swarm.tasks.contract import Trainable
 from swarm.tasks.lenet5 import idx, places
 from swarm.tasks.lenet5.sizes import Model

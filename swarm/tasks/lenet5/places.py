@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from swarm.core.errors import DataMissing, UsageError
-from swarm.core.records import DataRef
+from swarm.core.manifest import DataRef
 from swarm.tasks.lenet5 import idx
 
 MAX_ARCHIVE_BYTES = 1 << 30  # as it lies on the disk

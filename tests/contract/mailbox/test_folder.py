@@ -14,7 +14,7 @@ import pytest
 from swarm.core.errors import FormatMismatch, MailboxAway, MailboxCorrupt, MailboxMoved, MailboxReadOnly, UsageError
 from swarm.core.keys import MARKER
 from swarm.core.lines import decode, encode
-from swarm.core.records import Marker
+from swarm.core.manifest import Marker
 from swarm.mailbox import init_mailbox, open_mailbox
 from swarm.mailbox.folder import FolderMailbox
 from swarm.mailbox.folder_write import FolderFiles

@@ -10,7 +10,7 @@ import pytest
 from swarm.core.errors import InvalidKey, MailboxUnavailable
 from swarm.core.keys import MARKER, RunKeys
 from swarm.core.lines import decode
-from swarm.core.records import Marker
+from swarm.core.manifest import Marker
 from swarm.mailbox.contract import Mailbox
 from swarm.mailbox.faults import Fault, FaultyMailbox
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from swarm.core.errors import DataMissing, UsageError
-from swarm.core.records import DataRef
+from swarm.core.manifest import DataRef
 from swarm.tasks import registry
 from swarm.tasks.charlm.sizes import Size
 from swarm.tasks.charlm.trainable import initial as charlm_initial

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from swarm.core.errors import CacheUnusable
-from swarm.core.records import FileRef
+from swarm.core.manifest import FileRef
 from swarm.files.cache import SPARE_BYTES, Cache
 from swarm.host.paths import cache_dir
 

@@ -1,0 +1,304 @@
+"""One machine's part in a data-parallel job, from joining to the end: it comes to one generation after the other, and serves in
+those that give it a rank (duty.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import threading
+from collections.abc import Callable
+
+import msgspec
+
+from swarm.core.controls import Effect, effect
+from swarm.core.errors import WAITED_OUT, CheckpointUnsaved, Dropped, JobStopped, PayloadCorrupt, PayloadMissing, WorkerFailed
+from swarm.core.events import Ended, Gathering, GenerationOver, Joined, Paused, Resumed, Trouble, WorkerEvent
+from swarm.core.meeting import start_of
+from swarm.core.preflight import Terms
+from swarm.core.ranks import Backend, CheckpointAt, GenerationEnd
+from swarm.core.records import Control, LearnerRecord
+from swarm.exchange import Exchange
+from swarm.mailbox.contract import Mailbox
+from swarm.parallel.duty import Duty
+from swarm.parallel.gauges import Gauges
+from swarm.parallel.generations import come
+from swarm.parallel.meeting import Facts, Meeting, Network, Placed
+from swarm.parallel.register import plans
+from swarm.parallel.site import Site
+from swarm.parallel.store import Store
+from swarm.runtime.membership import Pulse, take
+from swarm.runtime.model_files import wanted_hashes
+from swarm.runtime.patience import HANG_S, Patience
+
+LEAVING_TRIES = 3
+LOOK_S = 0.2
+DEATHS = 5  # in a row of this machine's rank, without a step between them, after which it gives up
+AGAIN_S = (1.0, 30.0)  # first and longest wait after such a death
+FETCH_BYTES_PER_S = 5e6  # that a checkpoint is fetched with, at least: a rendezvous waits for so long
+
+
+class Agent:
+    def __init__(
+        self,
+        mailbox: Mailbox,
+        site: Site,
+        me: LearnerRecord,
+        *,
+        gone: Callable[[LearnerRecord], bool],
+        alive: Callable[[LearnerRecord], bool],
+        may_rename: bool,
+        network: Network,
+        memory_bytes: Callable[[], int],
+        versions: dict[str, str],
+        backends: tuple[Backend, ...],
+        emit: Callable[[WorkerEvent], None],
+        rss_bytes: Callable[[], int] = lambda: 0,
+        duty: Callable[..., Duty] = Duty,
+    ) -> None:
+        """`gone`, `alive`, `may_rename` as for membership.take. `memory_bytes`: that a rank may take now."""
+        self.site, self.me, self.network = site, me, network
+        self._exchange = Exchange(mailbox, site.manifest)
+        self._mailbox, self._keys = mailbox, self._exchange.keys
+        self._gone, self._alive, self._may_rename = gone, alive, may_rename
+        self._memory_bytes, self._versions, self._backends = memory_bytes, versions, backends
+        self._emit, self._duty = emit, duty
+        self._patience = Patience(mailbox, emit)
+        self._store = Store(mailbox, self._keys)
+        self._gauges = Gauges(rss_bytes=rss_bytes)
+        self._gauges.moved_bytes = lambda: self._store.moved_bytes
+        self._leaving, self._left = threading.Event(), threading.Event()
+        self._error: BaseException | None = None
+        self._controls: list[Control] = []
+        self._effect = Effect(rounds=None)
+        self._meeting: Meeting | None = None
+        self._start_s = 120.0
+        self._deaths = 0
+
+    def leave(self) -> None:
+        """Have the ranks save and end, release the lease, and return from `run`. May be called from any thread, and from a
+        signal handler."""
+        self._leaving.set()
+
+    def run(self) -> None:
+        """Take part until the job ends, or until told to leave. Raises Dropped, Superseded, LearnerIdTaken, JobStopped,
+        WorkerFailed."""
+        # A thread of its own: a share that hangs must not hold up whoever asks this one to leave.
+        threading.Thread(target=self._live, name="swarm-agent", daemon=True).start()
+        while not self._left.wait(0.1):
+            if self._leaving.is_set() and self._mailbox.outstanding_s() >= HANG_S:
+                return
+        if self._error is not None:
+            raise self._error
+
+    def _live(self) -> None:
+        try:
+            self._emit(asyncio.run(self.take_part()))
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._left.set()
+
+    async def take_part(self) -> Ended:
+        self.me = await take(
+            self._exchange, self.me, gone=self._gone, alive=self._alive, may_rename=self._may_rename, patience=self._patience
+        )
+        me = self.me
+        name = self.site.manifest.name
+        run = self.site.manifest.run
+        self._emit(
+            Joined(run=run, name=name, learner=me.learner, incarnation=me.incarnation, round=0, device=me.device, role=me.role)
+        )
+        pulse = Pulse(self._exchange, me, self._gauges.beat)
+        tasks = [asyncio.create_task(pulse.run()), asyncio.create_task(self._heed())]
+        try:
+            return await self._serve(tasks[1])
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            with contextlib.suppress(*WAITED_OUT):
+                await self._patience.through(functools.partial(pulse.beat, phase="left"), tries=LEAVING_TRIES)
+
+    async def _serve(self, heeding: asyncio.Task[None]) -> Ended:
+        while True:
+            if heeding.done():
+                heeding.result()
+            self._check_dropped()
+            if self._leaving.is_set():
+                return self._ended("left")
+            if self._effect.paused and not self._effect.stopped:
+                await self._pause()
+                continue
+            found = await self._come()
+            if found is None:
+                continue
+            end = found if isinstance(found, GenerationEnd) else await self._on_duty(*found)
+            if end is not None and not end.goes_on:
+                return await self._over(end)
+
+    async def _heed(self) -> None:
+        """Keep in mind what people command."""
+        while True:
+            self._controls = await self._patience.through(lambda: self._exchange.controls(self._controls))
+            self._effect = effect(self._controls, rounds=None, committed=0, named=len(self._controls))
+            await asyncio.sleep(self.site.spec.beat_s)
+
+    def _check_dropped(self) -> None:
+        if self._dropped:
+            raise Dropped(self.me.learner, self._effect.dropped[self.me.learner][1])
+
+    @property
+    def _dropped(self) -> bool:
+        return self._effect.is_dropped(self.me.learner, self.me.incarnation)
+
+    @property
+    def _is_leaving(self) -> bool:
+        return self._leaving.is_set() or self._dropped
+
+    async def _pause(self) -> None:
+        self._gauges.phase, self._gauges.doing = "paused", "paused"
+        self._emit(Paused(round=0, by=self._effect.by))
+        while self._effect.paused and not (self._effect.stopped or self._is_leaving):  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_S)
+        if not self._is_leaving:
+            self._emit(Resumed(round=0))
+
+    # Coming to a generation
+
+    async def _come(self) -> tuple[Meeting, Placed] | GenerationEnd | None:
+        """None: something was commanded meanwhile."""
+        self._gauges.phase = "wait"
+        self._start_s = await self._patience.through(self._time_to_start)
+        told = ""
+        coming = asyncio.create_task(
+            come(
+                self._mailbox,
+                self._keys,
+                learner=self.me.learner,
+                incarnation=self.me.incarnation,
+                meeting=self._meet,
+                apart=self._apart,
+                emit=self._emit,
+            )
+        )
+        try:
+            while not (await asyncio.wait({coming}, timeout=LOOK_S))[0]:
+                meeting = self._meeting
+                if meeting is not None and meeting.reason and meeting.reason != told:
+                    told = self._gauges.doing = meeting.reason
+                    self._emit(Gathering(generation=meeting.generation, reason=told))
+                if self._is_leaving or self._effect.paused:
+                    return None
+                if self._effect.stopped and meeting is not None and not self._is_of_others(meeting):
+                    await meeting.end("stopped", f"stopped by {self._effect.by}" if self._effect.by else "stopped")
+            return coming.result()
+        finally:
+            if not coming.done():
+                coming.cancel()
+                await asyncio.gather(coming, return_exceptions=True)
+
+    def _is_of_others(self, meeting: Meeting) -> bool:
+        """Whether those who have a rank, now or in the generation before, are to end it."""
+        return meeting.register.under_way or meeting.register.plan is not None
+
+    def _meet(self, generation: int) -> Meeting:
+        spec, me = self.site.spec, self.me
+        facts = Facts(
+            learner=me.learner,
+            incarnation=me.incarnation,
+            machine_name=me.machine_name,
+            memory_bytes=self._memory_bytes(),
+            versions=self._versions,
+            hashes=self.site.files.hashes(),
+            backends=self._backends,
+            tokens_per_s=self._gauges.tokens_per_s,
+        )
+        terms = Terms(
+            world_size_min=spec.world_size_min,
+            world_size_max=spec.world_size_max,
+            memory_bytes=sum(ref.size_bytes for ref in self.site.model.files if ref.name.endswith(".safetensors")),
+            seed=spec.seed,
+            hashes=wanted_hashes(self.site.manifest),
+            gather_s=5 * spec.beat_s,
+            start_s=self._start_s,
+        )
+        self._meeting = Meeting(
+            self._mailbox,
+            self._keys,
+            generation,
+            facts,
+            terms,
+            self.network,
+            beat_s=spec.beat_s,
+            lease_s=spec.lease_s,
+            start=self._start,
+            emit=self._emit,
+        )
+        return self._meeting
+
+    def _apart(self, reason: str) -> None:
+        self._gauges.doing = reason
+        self._emit(Trouble(message=f"no rank here in generation {self._meeting.generation if self._meeting else 0}: {reason}"))
+
+    async def _start(self) -> CheckpointAt | None:
+        """What the generation that is being planned goes on from."""
+        there = await plans(self._mailbox, self._keys)
+        newest = max(there, default=None)
+        return start_of(there, {} if newest is None else {newest: await self._store.steps(newest)})
+
+    async def _time_to_start(self) -> float:
+        """How long a rendezvous may take: rank 0 may have to fetch the checkpoint meanwhile."""
+        at = await self._start()
+        record = None if at is None else await self._store.record(at)
+        return Terms().start_s + (0 if record is None else record.state.size_bytes / FETCH_BYTES_PER_S)
+
+    async def _on_duty(self, meeting: Meeting, placed: Placed) -> GenerationEnd | None:
+        duty = self._duty(
+            self.site,
+            self._store,
+            self._gauges,
+            meeting,
+            placed,
+            patience=self._patience,
+            effect=lambda: self._effect,
+            leaving=lambda: self._is_leaving,
+        )
+        try:
+            end = await duty.run()
+        finally:
+            await meeting.close()
+        if end is None:
+            return None
+        self._emit(GenerationOver(generation=end.generation, ending=end.ending, reason=end.reason))
+        if duty.failed:
+            raise WorkerFailed(f"no rank can run here: {duty.failed}")
+        self._deaths = 0 if duty.progressed else self._deaths + 1
+        if self._deaths >= DEATHS and end.ending == "lost":
+            raise WorkerFailed(f"{DEATHS} generations in a row were lost before their first step here; the last: {end.reason}")
+        if self._deaths and end.goes_on:
+            self._gauges.phase, self._gauges.doing = "wait", f"after generation {end.generation}: {end.reason}"
+            await asyncio.sleep(min(AGAIN_S[0] * 2 ** (self._deaths - 1), AGAIN_S[1]))
+        return end
+
+    # The end
+
+    async def _over(self, end: GenerationEnd) -> Ended:
+        """Raises JobStopped if the job cannot go on."""
+        adapter = None
+        if end.checkpoint is not None:
+            self._gauges.phase, self._gauges.doing = "pull", "fetching the adapter"
+            at = end.checkpoint
+            try:
+                adapter = await self._patience.through(functools.partial(self.site.deliver, self._store, at, numbered=False))
+            except (PayloadMissing, PayloadCorrupt, CheckpointUnsaved) as error:
+                self._emit(Trouble(message=f"the adapter is not written: {error}"))
+            self._gauges.step = at.step
+        if end.ending == "stopped" and not self._effect.stopped:
+            raise JobStopped(f"the job has stopped: {end.reason}")
+        chat = self.site.chat if adapter is not None else ""
+        ended = self._ended("done" if end.ending == "finished" else "stopped")
+        return msgspec.structs.replace(ended, adapter="" if adapter is None else str(adapter.parent), chat=chat)
+
+    def _ended(self, reason: str) -> Ended:
+        return Ended(reason=reason, rounds=0, iterations=self.site.spec.iterations(self._gauges.step))

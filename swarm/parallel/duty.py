@@ -1,0 +1,413 @@
+"""One machine's part in one generation, from its plan to its end: the rank is started and watched, what it says is told, its
+checkpoints go to the mailbox.
+
+The machine of rank 0 writes the end of a generation that halts or is done, once its last checkpoint is in the mailbox; any
+machine ends one that is broken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from swarm.core.controls import Effect
+from swarm.core.errors import CheckpointUnsaved, MailboxFull, PayloadCorrupt, PayloadMissing
+from swarm.core.events import JobReported, JobSaved, JobStepped, JobValidated, RankPlaced, Trouble, WorkerEvent
+from swarm.core.lines import encode
+from swarm.core.rankjob import (
+    HALTED,
+    RankEnded,
+    RankEvent,
+    RankPlan,
+    RankReady,
+    RankStepped,
+    Reported,
+    Saved,
+    Smaller,
+    Validated,
+)
+from swarm.core.ranks import REASON, CheckpointAt, Ending, GenerationEnd, JobLog, Plan
+from swarm.parallel.child import Child
+from swarm.parallel.gauges import Gauges
+from swarm.parallel.meeting import Meeting, Placed
+from swarm.parallel.register import Register, waiting
+from swarm.parallel.site import Site
+from swarm.parallel.store import Store
+from swarm.runtime.patience import Patience
+from swarm.tape import derived_nonce
+
+LOOK_S = 0.2  # between two looks at the rank
+TOLD_S = 1.0  # between two signs of its progress
+LATE_S = 30.0  # for so long a share may not show what another machine wrote
+SETTLED_S = 20.0  # of training, before a generation ends for the sake of a machine that has come
+CULPRIT_S = 2.0  # that a machine whose own rank has died has to say so, before the others say that theirs lost it
+OF_THE_JOB = frozenset(
+    {"CheckpointUnsaved", "LossNotFinite", "ReplicasDiffer", "SchemaMismatch", "StateMismatch", "UsageError"}
+)
+"""Errors of a rank that no other machine could do without; any other one is of the machine."""
+
+
+class Process(Protocol):
+    """A rank that runs here (parallel/child.py; tests have one of their own)."""
+
+    pid: int
+    last: RankEnded | None
+    halting: bool
+
+    @property
+    def over(self) -> bool: ...
+    @property
+    def code(self) -> int | None: ...
+    def events(self) -> list[RankEvent]: ...
+    def died(self) -> str: ...
+    def joined(self) -> bool: ...
+    def halt(self) -> None: ...
+    def end(self) -> None: ...
+
+
+class Duty:
+    def __init__(
+        self,
+        site: Site,
+        store: Store,
+        gauges: Gauges,
+        meeting: Meeting,
+        placed: Placed,
+        *,
+        patience: Patience,
+        effect: Callable[[], Effect],
+        leaving: Callable[[], bool],
+        start: Callable[[Plan, RankPlan], Process] | None = None,
+    ) -> None:
+        """`effect`: what people command, `leaving`: whether this machine is to leave, both asked again and again."""
+        self.site, self.store, self.gauges, self.meeting = site, store, gauges, meeting
+        self.plan, self.rank = placed.plan, placed.rank
+        self.me = placed.seat.learner
+        self.progressed = False
+        """Whether its rank made a step."""
+        self.failed = ""
+        """Why this machine can have no other rank; "" if it can."""
+        self._patience, self._effect, self._leaving = patience, effect, leaving
+        self._start = start or (lambda plan, told: Child(plan, told, site.home))
+        self._saved: CheckpointAt | None = None  # the newest of this generation that is in the mailbox
+        self._to_save: Saved | None = None
+        self._saving: asyncio.Task[None] | None = None
+        self._parts = 0  # of the job's log, written
+        self._halted_for = ""
+        self._told_s = self._looked_s = self._ready_s = -1e9
+        self._mirrored: CheckpointAt | None = None
+
+    async def run(self) -> GenerationEnd | None:
+        """How the generation ended. None: this machine has left it. Raises Superseded."""
+        start = await self._fetched()
+        if isinstance(start, GenerationEnd):
+            return start
+        told = self.site.told(self.plan, self.rank, start=start)
+        self.gauges.placed(self.plan, self.rank)
+        self._emit(self._placed())
+        process = self._start(self.plan, told)
+        try:
+            end = await self._started(process)
+            return end or await self._watched(process)
+        finally:
+            process.end()
+            self.gauges.unplaced()
+            await self._stop_saving()
+
+    # The start
+
+    async def _fetched(self) -> Path | GenerationEnd | None:
+        """The checkpoint that the rank here begins with; a GenerationEnd if it cannot be had."""
+        at = self.plan.start
+        if at is None or self.rank != 0:
+            return None
+        self.gauges.doing = f"fetching the checkpoint after step {at.step}"
+        now = asyncio.get_running_loop().time
+        until_s = now() + LATE_S
+        while True:
+            record = await self._patience.through(lambda: self.store.record(at))
+            try:
+                if record is not None:
+                    path = self.site.checkpoint(at)
+                    return await self._patience.through(functools.partial(self.store.fetch, at, record.state, path))
+                words = "its record is not there"
+            except (PayloadMissing, PayloadCorrupt) as error:
+                words = str(error)
+            except CheckpointUnsaved as error:
+                self.failed = str(error)
+                return await self.meeting.end("lost", f"{self.me} cannot keep the checkpoint: {error}")
+            if now() >= until_s:
+                break
+            await asyncio.sleep(2.0)
+        # Three tries and more: it will not become whole. Without its record, the next plan goes on from the one before.
+        self._emit(Trouble(message=f"the checkpoint after step {at.step} is damaged, the one before is taken: {words}"))
+        await self._patience.through(lambda: self.store.forget(at))
+        return await self.meeting.end("rendezvous", f"the checkpoint after step {at.step} is damaged: {words}")
+
+    def _placed(self) -> RankPlaced:
+        plan = self.plan
+        return RankPlaced(
+            generation=plan.generation,
+            rank=self.rank,
+            size=len(plan.seats),
+            backend=plan.backend,
+            address=plan.seats[self.rank].address,
+            machines=tuple(seat.learner for seat in plan.seats),
+            refused=tuple(map(str, plan.refused)),
+            step=0 if plan.start is None else plan.start.step,
+        )
+
+    async def _started(self, process: Process) -> GenerationEnd | None:
+        """None: all ranks run."""
+        self.gauges.phase = "wait"
+        starting = asyncio.ensure_future(self.meeting.started(process))
+        try:
+            while not (await asyncio.wait({starting}, timeout=LOOK_S))[0]:
+                self._take(process)
+                self.gauges.doing = self.meeting.reason
+                if self._leaving() or self._effect().stopped:
+                    ending: Ending = "stopped" if self._effect().stopped else "rendezvous"
+                    await self.meeting.end(ending, self._why())
+            return starting.result()
+        finally:
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+
+    # Training
+
+    async def _watched(self, process: Process) -> GenerationEnd | None:
+        self.gauges.phase, self.gauges.doing = "train", ""
+        while True:
+            self._take(process)
+            self._save_what_is_new()
+            if process.over:
+                self._take(process)
+                return await self._over(process)
+            await self.meeting.observe()
+            if (end := self.meeting.register.end) is not None:
+                return end
+            if gone := self.meeting.gone():
+                return await self.meeting.end("lost", f"{', '.join(gone)} left, or was not heard of for a lease")
+            await self._now_and_then(process)
+            await asyncio.sleep(LOOK_S)
+
+    def _take(self, process: Process) -> None:
+        for event in process.events():
+            self.gauges.take(event)
+            now_s = asyncio.get_running_loop().time()
+            match event:
+                case RankReady():
+                    self._ready_s = now_s
+                case RankStepped():
+                    self.progressed = True
+                    if now_s - self._told_s >= TOLD_S:
+                        self._told_s = now_s
+                        self._emit(
+                            JobStepped(
+                                step=event.step,
+                                steps=self.site.spec.steps,
+                                iteration=event.iteration,
+                                loss=event.loss,
+                                tokens_per_s=self.gauges.together_per_s,
+                            )
+                        )
+                case Reported():
+                    self._emit(
+                        JobReported(
+                            iteration=event.iteration,
+                            iters=self.site.spec.iters,
+                            train_loss=event.train_loss,
+                            learning_rate=event.learning_rate,
+                            tokens_per_s=event.tokens_per_s,
+                            trained_tokens=event.trained_tokens,
+                            memory_bytes=self.gauges.memory_bytes,
+                        )
+                    )
+                case Validated():
+                    loss, seconds_s = event.loss, event.seconds_s
+                    self._emit(JobValidated(part=event.part, iteration=event.iteration, loss=loss, seconds_s=seconds_s))
+                case Saved():
+                    self._to_save = event
+                case Smaller():
+                    rows = event.microbatch_rows
+                    self._emit(Trouble(message=f"a microbatch was too much for the memory: {rows} rows at once from now on"))
+                case _:
+                    pass
+
+    async def _now_and_then(self, process: Process) -> None:
+        """What needs no look at every moment."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._looked_s < self.site.spec.beat_s:
+            return
+        self._looked_s = now_s
+        await self._log()
+        if not process.halting:
+            self._halted_for = self._why()
+            if not self._halted_for and self.rank == 0 and now_s - self._ready_s >= SETTLED_S and self.progressed:
+                self._halted_for = await self._joining()
+            if self._halted_for:
+                process.halt()
+        if self.rank != 0:
+            await self._mirror()
+
+    def _why(self) -> str:
+        """Why the ranks are to halt; "" if they are not."""
+        effect = self._effect()
+        if effect.stopped:
+            return f"stopped by {effect.by}" if effect.by else "stopped"
+        if effect.paused:
+            return f"paused by {effect.by}" if effect.by else "paused"
+        return f"{self.me} leaves" if self._leaving() else ""
+
+    async def _joining(self) -> str:
+        """Which machines have come that can take part; "" for none."""
+        spec, seats = self.site.spec, {seat.learner for seat in self.plan.seats}
+        room = spec.world_size_max is None or len(seats) < spec.world_size_max
+        if not room or not await self._patience.through(self._newcomers) - seats:
+            return ""
+        register = Register(self.meeting.register.mailbox, self.meeting.register.keys, self.plan.generation + 1)
+        await self._patience.through(register.look)
+        facts = self.meeting.facts
+        fit = {
+            member.learner
+            for (learner, incarnation), member in register.members.items()
+            if learner not in seats and self.meeting.company.holds(learner, incarnation)
+            if member.versions == facts.versions and member.hashes == facts.hashes
+        }
+        return f"{', '.join(sorted(fit))} joins" if fit else ""
+
+    async def _newcomers(self) -> frozenset[str]:
+        register = self.meeting.register
+        return await waiting(register.mailbox, register.keys, self.plan.generation + 1)
+
+    # The end
+
+    async def _over(self, process: Process) -> GenerationEnd | None:
+        last, code = process.last, process.code
+        if code in (0, HALTED):
+            await self._stop_saving(finish=True)
+            await self._log()
+            if self.rank == 0:
+                return await self._ended_by_rank_0(done=code == 0)
+            return None if self._leaving() else await self._awaited()
+        if last is None:  # it had no time to say why
+            return await self.meeting.end("lost", f"{self.me}: {process.died()}")
+        if last.again:
+            until_s = asyncio.get_running_loop().time() + CULPRIT_S
+            while asyncio.get_running_loop().time() < until_s:
+                if (end := await self.meeting.ended()) is not None:
+                    return end
+                await asyncio.sleep(LOOK_S)
+            return await self.meeting.end("lost", f"{self.me}: {last.reason}")
+        await self._stop_saving(finish=True)
+        if last.error in OF_THE_JOB:
+            good = "no checkpoint yet" if self._good is None else f"the last good checkpoint is after step {self._good.step}"
+            words = f"rank {self.rank}, {self.me}: {last.reason}"
+            return await self.meeting.end("stopped", f"{words[: REASON - len(good) - 2]}; {good}", checkpoint=self._good)
+        self.failed = last.reason
+        return await self.meeting.end("lost", f"{self.me}: {last.reason}")
+
+    @property
+    def _good(self) -> CheckpointAt | None:
+        """The newest checkpoint that can be gone on from."""
+        return self._saved or self.plan.start
+
+    async def _ended_by_rank_0(self, *, done: bool) -> GenerationEnd:
+        spec, effect = self.site.spec, self._effect()
+        if done:
+            if self._saved is None or self._saved.step < spec.steps:
+                words = "all steps are done, and their checkpoint cannot be stored"
+                return await self.meeting.end("lost", words)
+            return await self.meeting.end("finished", f"all {spec.iters} iterations are done", checkpoint=self._saved)
+        ending: Ending = "stopped" if effect.stopped else "regroup"
+        reason = self._halted_for or self._why() or "a machine leaves"
+        return await self.meeting.end(ending, reason, checkpoint=self._good if effect.stopped else None)
+
+    async def _awaited(self) -> GenerationEnd:
+        """The end, which the machine of rank 0 writes when its checkpoint is stored."""
+        self.gauges.phase, self.gauges.doing = "wait", "waiting for the checkpoint to be stored"
+        while True:
+            await self.meeting.observe()
+            if (end := self.meeting.register.end) is not None:
+                return end
+            first = self.plan.seats[0]
+            if first.learner in self.meeting.gone():
+                return await self.meeting.end("lost", f"{first.learner} was lost before its checkpoint was stored")
+            await asyncio.sleep(LOOK_S)
+
+    # What goes to the mailbox
+
+    def _save_what_is_new(self) -> None:
+        if self._saving is not None and self._saving.done():
+            self._saving.result()
+            self._saving = None
+        if self._to_save is not None and self._saving is None:
+            saved, self._to_save = self._to_save, None
+            self._saving = asyncio.create_task(self._save(saved))
+
+    async def _save(self, saved: Saved) -> None:
+        """Store a checkpoint that the rank has written. If that cannot be done training goes on: the one before is kept."""
+        at = CheckpointAt(generation=self.plan.generation, step=saved.step)
+        try:
+            record = await self._patience.through(functools.partial(self.store.put, at, saved=saved, by=self.me))
+            self._saved = at
+            size = record.state.size_bytes + record.adapter.size_bytes
+            self._emit(JobSaved(iteration=saved.iteration, size_bytes=size))
+            await self._patience.through(lambda: self.store.tidy(at.generation, self._has_ended))
+        except OSError as error:
+            self._emit(Trouble(message=f"the checkpoint after step {saved.step} is not stored: {error.strerror or error}"))
+        except MailboxFull as error:
+            self._emit(Trouble(message=f"the checkpoint after step {saved.step} is not stored, training goes on: {error}"))
+
+    async def _has_ended(self) -> bool:
+        return await self.meeting.ended() is not None
+
+    async def _stop_saving(self, *, finish: bool = False) -> None:
+        if finish:
+            while True:
+                self._save_what_is_new()
+                if self._saving is None:
+                    break
+                self.gauges.phase, self.gauges.doing = "upload", "storing the checkpoint"
+                await asyncio.wait({self._saving})
+        elif self._saving is not None:
+            self._saving.cancel()
+            await asyncio.gather(self._saving, return_exceptions=True)
+
+    async def _log(self) -> None:
+        """Write what rank 0 has told since the last time."""
+        gauges = self.gauges
+        if self.rank != 0 or not (gauges.points or gauges.evals or gauges.shares):
+            return
+        generation, n = self.plan.generation, self._parts
+        points, evals, shares = tuple(gauges.points), tuple(gauges.evals), gauges.shares
+        part = JobLog(generation=generation, n=n, points=points, evals=evals, shares=shares)
+        key, data = self.meeting.register.keys.job_log(generation, n), encode(part, nonce=derived_nonce(part))
+        await self._patience.through(lambda: self.meeting.register.mailbox.put(key, [data]))
+        gauges.points, gauges.evals, gauges.shares = gauges.points[len(points) :], gauges.evals[len(evals) :], ()
+        self._parts += 1
+
+    async def _mirror(self) -> None:
+        """Write each adapter that rank 0 saves elsewhere to where a person wants it on this machine."""
+        if self.site.adapter_path is None:
+            return
+        steps = await self._patience.through(lambda: self.store.steps(self.plan.generation))
+        at = CheckpointAt(generation=self.plan.generation, step=steps[-1]) if steps else None
+        if at is None or at == self._mirrored:
+            return
+        try:
+            path = await self._patience.through(functools.partial(self.site.deliver, self.store, at, numbered=True))
+        except (PayloadMissing, PayloadCorrupt):  # a newer one is there by now, or will be
+            return
+        except CheckpointUnsaved as error:
+            self._emit(Trouble(message=f"the adapter is not written: {error}"))
+            path = None
+        self._mirrored = at
+        if path is not None and (record := await self._patience.through(lambda: self.store.record(at))) is not None:
+            self._emit(JobSaved(iteration=record.iteration, size_bytes=record.adapter.size_bytes, adapter=str(path)))
+
+    def _emit(self, event: WorkerEvent) -> None:
+        self.site.emit(event)
