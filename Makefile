@@ -14,7 +14,7 @@ help:
 	@echo 'make demo    two learners, one in PyTorch and one in MLX, train one model in front of you'
 	@echo 'make test    the tests that take seconds'
 	@echo 'make slow    the tests that take minutes'
-	@echo 'make ranks   the tests of data parallel training, which need MLX-LM and what it brings along'
+	@echo 'make ranks   the tests of fine-tuning, which need MLX-LM and what it brings along'
 	@echo 'make lint    ruff, mypy and the import contracts'
 	@echo 'make format  lay out the code the way lint wants it'
 	@echo 'make bench   how long the command takes to start, and what an exchange costs here'
@@ -36,7 +36,8 @@ slow: .venv/.dev-stamp
 ranks: .venv/.ranks-stamp
 	@$(BIN)/python -m pytest -m 'not slow' tests/unit/test_finetune.py tests/unit/test_batches_of_rows.py \
 		tests/unit/test_rank_watchdog.py tests/integration/test_finetune_step.py tests/integration/test_finetune_train.py \
-		tests/process/test_ranks.py tests/process/test_ring_stress.py $(PYTEST_ARGS)
+		tests/integration/test_lora.py tests/contract/tasks/test_lora.py tests/process/test_ranks.py \
+		tests/process/test_ring_stress.py $(PYTEST_ARGS)
 
 lint: .venv/.dev-stamp
 	$(BIN)/ruff check .

@@ -16,18 +16,18 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import psutil
 
 from swarm import __version__
-from swarm.core.errors import INTERRUPTED, DataMissing, SwarmError, UsageError
+from swarm.core.errors import INTERRUPTED, SwarmError, UsageError
 from swarm.core.events import Building, Created, Failed, Trouble, WorkerEvent
 from swarm.core.finetune import FineTune
 from swarm.core.fragments import fitted
 from swarm.core.jobs import CreateRun, Export, Generate, Learn, Order
-from swarm.core.manifest import DataRef, Manifest, TaskRef
+from swarm.core.manifest import Manifest, TaskRef
 from swarm.core.records import LearnerRecord
 from swarm.core.sentences import fewer_fragments, sentence
 from swarm.core.specs import Algorithm, DiLoCo, FedAvg
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from swarm.mailbox.contract import Mailbox
     from swarm.tasks.contract import Task, Trainable
 
+Places: TypeAlias = tuple[Path | None, Path | None]
 _INTERRUPTED = Failed(error="KeyboardInterrupt", message="interrupted", exit_code=INTERRUPTED)
 
 
@@ -94,7 +95,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def learn(order: Learn, me: Identity, emit: EventFile) -> int:
-    from swarm.runtime.attached import task_data
+    from swarm.runtime.task_files import joined_files
 
     leave = _leave_on_signals(emit)
     mailbox = open_mailbox(order.mailbox)
@@ -120,8 +121,8 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
         _check_own_data(manifest.algorithm, order)
         emit(Building(what=f"{manifest.task.name} for run {manifest.name}"))
         _hold(manifest.algorithm, manifest.task.name, order, wanted=manifest.replay, emit=emit)
-        with task_data(mailbox, manifest, order.data, emit) as data:
-            trainable = _build(manifest.task, manifest.seed, order, data, algorithm=manifest.algorithm)
+        with joined_files(mailbox, manifest, data=order.data, model=order.model, emit=emit) as places:
+            trainable = _build(manifest.task, manifest.seed, order, places, algorithm=manifest.algorithm)
     record = LearnerRecord(
         learner=order.learner,
         incarnation=1,
@@ -193,18 +194,16 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
 def _create(order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emit: EventFile) -> tuple[Manifest, Trainable]:
     """Make the run: its Θ⁰ is the base model, or else this machine's freshly initialised one."""
     from swarm.exchange import check_payloads, create_run
-    from swarm.runtime.attached import attach_patiently, chosen
     from swarm.runtime.base_model import take_over
+    from swarm.runtime.task_files import new_files
     from swarm.tasks import registry
 
     task = registry.get(create.task)
-    private = isinstance(create.algorithm, FedAvg) and create.algorithm.private
+    registry.check_installed(task)
     if order.join:
         _check_own_data(create.algorithm, order)
-    path = Path(order.data) if order.data else None
-    data = tuple(task.data(None if private else path))  # of private data the manifest says nothing
-    file = None if path is None or private or _shipped(task, data) else chosen(path, data, wanted=create.attach, emit=emit)
-    named = TaskRef(name=create.task, options=create.options, data=data)
+    files = new_files(task, create, order, emit)
+    named = TaskRef(name=create.task, options=create.options, data=files.data)
     base_path = None if create.base_model is None else Path(create.base_model)
     begins = "" if base_path is None else f", which begins with {base_path.name}"
     emit(Building(what=f"{create.task} for a new run{begins}"))
@@ -215,7 +214,8 @@ def _create(order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emi
         framework, device = _place(order, task)
         algorithm = with_threads(algorithm, framework=framework, device=device, threads=order.threads)
     replay = _hold(algorithm, create.task, order, wanted=None, emit=emit)
-    trainable = _build(named, create.seed, order, path, algorithm=algorithm)
+    with files.seen() as places:
+        trainable = _build(named, create.seed, order, places, algorithm=algorithm)
     if isinstance(algorithm, FedAvg):
         trains = order.join and order.role != "syncer"
         check_new(trainable, algorithm, task=create.task, seed=create.seed, trains=trains)
@@ -234,19 +234,18 @@ def _create(order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emi
         init=(),
         rounds=create.rounds,
         seed=create.seed,
-        eval_every=create.eval_every,
+        eval_every=0 if files.unseen else create.eval_every,
         checkpoint_every=create.checkpoint_every,
         checkpoints_kept=create.checkpoints_kept,
         created_by=me.machine_name,
         base=base,
+        model=files.model,
         replay=replay,
     )
     check_payloads(manifest)  # before a file is attached
     theta = trainable.adapter.snapshot()
     init = [{name: theta[name] for name in names} for names in manifest.plan]
-    if file is not None:
-        ref = asyncio.run(attach_patiently(mailbox, create.run, file, emit))
-        manifest = msgspec.structs.replace(manifest, files=(ref,))
+    manifest = msgspec.structs.replace(manifest, files=asyncio.run(files.attached(mailbox, create, emit)))
     manifest, _ = asyncio.run(create_run(mailbox, manifest, init))
     return manifest, trainable
 
@@ -259,16 +258,10 @@ async def has_namesakes(mailbox: Mailbox, manifest: Manifest) -> bool:
     return False
 
 
-def _shipped(task: Task, data: tuple[DataRef, ...]) -> bool:
-    """Whether it is the data that comes with swarm, and so is everywhere."""
-    with contextlib.suppress(DataMissing):
-        return [(ref.sha256, ref.size_bytes) for ref in task.data(None)] == [(ref.sha256, ref.size_bytes) for ref in data]
-    return False
-
-
 def _build(
-    named: TaskRef, seed: int, order: Learn | Generate, data: Path | None, *, algorithm: Algorithm | None = None
+    named: TaskRef, seed: int, order: Learn | Generate, places: Places, *, algorithm: Algorithm | None = None
 ) -> Trainable:
+    """`places`: of the task's data and of its base model."""
     from swarm.tasks import registry
 
     task = registry.get(named.name)
@@ -286,7 +279,8 @@ def _build(
         device=device,
         options=named.options,
         data=list(named.data),
-        data_path=data,
+        data_path=places[0],
+        model_path=places[1],
         seed=seed,
     )
 
@@ -294,7 +288,9 @@ def _build(
 def _place(order: Learn | Generate, task: Task) -> tuple[str, str]:
     """(framework, device)"""
     from swarm.learners.devices import resolve
+    from swarm.tasks import registry
 
+    registry.check_installed(task)
     return resolve(order.framework, order.device, task.frameworks)
 
 
@@ -316,34 +312,28 @@ def _check_own_data(algorithm: Algorithm, order: Learn) -> None:
 def export(order: Export) -> int:
     import numpy as np
 
+    from swarm.runtime.exporting import place_of, write_whole
     from swarm.tensors.payload import Packed
 
     manifest, theta = asyncio.run(_committed(order.mailbox, order.run, order.round))
-    target = Path(order.file)
     packed = Packed({name: np.ascontiguousarray(array) for name, array in theta.items()})
-    staged = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        with staged.open("wb") as file:
-            for chunk in packed:
-                file.write(chunk)
-            file.flush()
-            os.fsync(file.fileno())
-        staged.replace(target)
-    except OSError as error:
-        staged.unlink(missing_ok=True)
-        raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
+    target, beside = place_of(manifest, order.file)
+    for path, data in beside.items():
+        write_whole(path, [data])
+    write_whole(target, packed)
     print(f"{manifest.name}: {len(theta)} parameters, {packed.size_bytes} bytes, SHA-256 {packed.sha256}", file=sys.stderr)
     return 0
 
 
 def generate(order: Generate, emit: EventFile) -> int:
-    from swarm.runtime.attached import task_data
+    from swarm.runtime.task_files import joined_files, to_write_with
 
     manifest, theta = asyncio.run(_committed(order.mailbox, order.run))
+    manifest = to_write_with(manifest)
     mailbox = open_mailbox(order.mailbox)
     asyncio.run(mailbox.open())
-    with task_data(mailbox, manifest, order.data, emit) as data:
-        trainable = _build(manifest.task, manifest.seed, order, data)
+    with joined_files(mailbox, manifest, data=order.data, model=order.model, emit=emit) as places:
+        trainable = _build(manifest.task, manifest.seed, order, places)
     write = getattr(trainable, "generate", None)
     if write is None:
         raise UsageError(f"task {manifest.task.name} of run {manifest.name} writes no text")

@@ -136,6 +136,7 @@ def learn_order(
     data: str | None = None,
     model: str | None = None,
     adapter_path: str | None = None,
+    interface: str | None = None,
     threads: int | None = None,
     role: Role = "both",
 ) -> Learn:
@@ -153,6 +154,7 @@ def learn_order(
         data=None if data is None else _data_place(data),
         model=None if model is None else _model_place(model),
         adapter_path=None if adapter_path is None else settings.absolute(adapter_path),
+        interface=interface,
         threads=threads,
         role=role,
     )

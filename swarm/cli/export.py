@@ -23,7 +23,7 @@ FORMATS = (".csv", ".jsonl")
 
 @click.command()
 @click.argument("run")
-@click.argument("file", required=False, type=click.Path(dir_okay=False))
+@click.argument("file", required=False, type=click.Path())
 @click.option(
     "--round", "round_", type=click.IntRange(0), metavar="N", help="Those after round N: the newest, or one with a checkpoint."
 )
@@ -36,13 +36,14 @@ FORMATS = (".csv", ".jsonl")
 @mailbox_option
 def export(run: str, file: str | None, round_: int | None, history: str | None, mailbox: str | None) -> int:
     """Write the newest committed parameters of RUN to FILE, as Safetensors; with --round, older ones that were kept; with
-    --history, what its rounds were like."""
+    --history, what its rounds were like. Adapters of the task lora can be written to a folder, FILE/, as MLX-LM's tools read
+    them."""
     location = where(mailbox)
     if file is None and history is None:
         raise UsageError("which file? FILE for the parameters, --history FILE.csv for the rounds, or both")
     if file is None and round_ is not None:
         raise UsageError("--round says which parameters to write: they need a FILE")
-    if file is not None:
+    if file is not None and not Path(file).is_dir():
         _check_target(file)
     if history is not None:
         _check_target(history)

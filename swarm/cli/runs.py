@@ -91,6 +91,12 @@ def rm(run: str, yes: bool, force: bool, mailbox: str | None) -> None:
 )
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, mps, metal, cuda or cuda:N.")
 @click.option("--data", metavar="FILE", help="The task's data, if it is not the shipped one.")
+@click.option(
+    "--model",
+    metavar="DIR|REPO",
+    help="The base model of a run that fine-tunes one: a folder, or a Hugging Face repository; by default it is looked for in "
+    "the Hugging Face cache and in the run.",
+)
 @mailbox_option
 def generate(
     run: str,
@@ -101,6 +107,7 @@ def generate(
     framework: str,
     device: str,
     data: str | None,
+    model: str | None,
     mailbox: str | None,
 ) -> int:
     """Let the newest committed model of RUN go on from a prompt, without joining."""
@@ -117,5 +124,6 @@ def generate(
             framework=framework,
             device=device,
             data=data,
+            model=model,
         )
     )

@@ -17,9 +17,9 @@ from mlx.utils import tree_flatten, tree_map_with_path
 
 from swarm.core.errors import SchemaMismatch, StateMismatch
 from swarm.core.finetune import FineTune
-from swarm.parallel.files import checkpoint_path, checkpoints, written
 from swarm.parallel.group import schema
-from swarm.parallel.model import take_up, trainables
+from swarm.tasks.lm.files import checkpoint_path, checkpoints, written
+from swarm.tasks.lm.model import take_up, trainables
 
 FORMAT = 1
 KEPT = 2

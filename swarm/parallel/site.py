@@ -18,9 +18,9 @@ from swarm.core.finetune import FineTune, Places, adapter_config
 from swarm.core.manifest import Manifest
 from swarm.core.rankjob import RankPlan
 from swarm.core.ranks import Backend, CheckpointAt, Plan
-from swarm.parallel.files import written
 from swarm.parallel.store import Store
 from swarm.runtime.model_files import Gathered
+from swarm.tasks.lm.files import written
 
 ADAPTERS = "adapters.safetensors"
 USABLE = 0.8  # of the memory that is free: what is left is for whoever sits there

@@ -19,7 +19,7 @@ from mlx.utils import tree_flatten, tree_map, tree_unflatten
 
 from swarm.core.errors import LossNotFinite
 from swarm.parallel.group import Group, joined_count, numbers, split_count, sums, unbroken
-from swarm.parallel.rows import Batch, Rows, assembled, microbatches, shared_out
+from swarm.tasks.lm.rows import Batch, Rows, assembled, microbatches, shared_out
 from swarm.tasks.streams import generator
 
 Tree = Any

@@ -29,11 +29,11 @@ from swarm.core.rankjob import (
 )
 from swarm.core.shares import Balance
 from swarm.parallel import checkpoint as checkpoints
-from swarm.parallel import model as models
 from swarm.parallel.checkpoint import Position
 from swarm.parallel.group import Group, agree, broadcast, digest, how_many, numbers, schema
-from swarm.parallel.rows import Order, Rows, read_rows, tokens_given
 from swarm.parallel.step import Limits, Step, Stepper
+from swarm.tasks.lm import model as models
+from swarm.tasks.lm.rows import Order, Rows, read_rows, tokens_given
 
 Tell = Callable[[RankEvent], None]
 PAD_GPU, PAD_CPU = 32, 8  # a GPU computes tiles, and compiles once a shape; a CPU computes every position

@@ -71,8 +71,9 @@ class Digests:
 class Gathered:
     """A run's base model and rows on this machine."""
 
-    def __init__(self, model: Path, data: Path, digests: Digests) -> None:
-        self.model, self.data, self._digests = model, data, digests
+    def __init__(self, model: Path, data: Path, digests: Digests, *, fetched: Path | None = None) -> None:
+        """`fetched`: where the base model stays, if all of it came with the run."""
+        self.model, self.data, self.fetched, self._digests = model, data, fetched, digests
 
     def hashes(self) -> dict[str, str]:
         """SHA-256 by file, `model/config.json` or `data/train.jsonl`, as they are now; what cannot be read is left out."""
@@ -91,15 +92,16 @@ def wanted_hashes(manifest: Manifest) -> dict[str, str]:
     return model | {f"data/{ref.name}": ref.sha256 for ref in manifest.task.data}
 
 
-def choose(model: str, data: str, *, emit: Emit) -> Chosen:
-    """The base model, a folder or a Hugging Face repository, and the folder of rows, for a new run. Raises UsageError."""
+def choose(model: str, data: str | None, *, emit: Emit) -> Chosen:
+    """The base model, a folder or a Hugging Face repository, and the folder of rows, for a new run; None: of these its manifest
+    says nothing. Raises UsageError."""
     folder, revision = _model_folder(model, emit)
     names = sorted({path.name for pattern in PATTERNS for path in folder.glob(pattern) if path.is_file()})
     if "config.json" not in names or not any(name.endswith(".safetensors") for name in names):
         raise UsageError(f"{folder} is no model's folder: it lacks config.json or model*.safetensors")
-    digests, rows = Digests(), Path(data)
-    here = [name for name in ROWS if (rows / name).is_file()]
-    if ROWS[0] not in here:
+    digests, rows = Digests(), Path(data or "")
+    here = [] if data is None else [name for name in ROWS if (rows / name).is_file()]
+    if data is not None and ROWS[0] not in here:
         raise UsageError(f"{rows} holds no {ROWS[0]}: the data of a fine-tuning is a folder with train, valid and test.jsonl")
     emit(Building(what=f"{amount(sum((folder / name).stat().st_size for name in names))} of base model, to know it again"))
     paths = {_ref(folder / name, digests): folder / name for name in names}
@@ -149,16 +151,18 @@ def gathered(
         named = {ref: _in_hub(manifest.model, ref.name) for ref in manifest.model.files} if given is None else {}
         advice = f"pass the base model {manifest.model.name} with --model, a folder or a Hugging Face repository"
         found = {ref: find.file(ref, "model", given, named.get(ref), advice) for ref in manifest.model.files}
-        models = _linked(into / "model", {ref.name: path for ref, path in found.items()})
+        models = linked(into / "model", {ref.name: path for ref, path in found.items()})
         advice = "pass its folder with --data"
         rows = None if data is None else Path(data)
         found = {ref: find.file(ref, "data", rows, None, advice) for ref in manifest.task.data}
-        yield Gathered(models, _linked(into / "data", {ref.name: path for ref, path in found.items()}), digests)
+        links = linked(into / "data", {ref.name: path for ref, path in found.items()})
+        yield Gathered(models, links, digests, fetched=find.kept(manifest.model))
 
 
 class _Finder:
     def __init__(self, mailbox: Mailbox, manifest: Manifest, cache: Cache, digests: Digests, emit: Emit) -> None:
         self._mailbox, self._manifest, self._cache, self._digests, self._emit = mailbox, manifest, cache, digests, emit
+        self._fetched: dict[DataRef, FileRef] = {}
 
     def file(self, ref: DataRef, kind: Literal["data", "model"], folder: Path | None, known: Path | None, advice: str) -> Path:
         """Where it is: in `folder`, which a person named, at `known`, which may be another one, or attached to the run."""
@@ -179,7 +183,13 @@ class _Finder:
         attached = next(files, None)
         if attached is None:
             raise DataMissing(f"{ref.name} of run {self._manifest.name} is not on this machine, nor attached to it: {advice}")
+        self._fetched[ref] = attached
         return asyncio.run(fetch_patiently(self._mailbox, self._manifest.run, attached, self._cache, self._emit))
+
+    def kept(self, model: ModelRef) -> Path | None:
+        """A folder of the cache with the whole model, if all of it was fetched."""
+        files = [self._fetched[ref] for ref in model.files if ref in self._fetched]
+        return self._cache.folder(tuple(files)) if len(files) == len(model.files) else None
 
 
 def _model_folder(given: str, emit: Emit) -> tuple[Path, str]:
@@ -227,7 +237,7 @@ def _ref(path: Path, digests: Digests) -> DataRef:
         raise UsageError(f"{path} cannot be used: {error}") from error
 
 
-def _linked(folder: Path, paths: Mapping[str, Path]) -> Path:
+def linked(folder: Path, paths: Mapping[str, Path]) -> Path:
     """A folder that holds links to these files, and nothing else."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import msgspec
 
-from swarm.core.manifest import DataRef
+from swarm.core.manifest import DataRef, ModelRef
 from swarm.core.specs import FedAvg
 from swarm.learners.contract import Adapter
 
@@ -136,6 +136,7 @@ class Task(Protocol):
     summary: str  # one line for help and forms
     frameworks: tuple[str, ...]  # in order of preference
     spec: type[msgspec.Struct]  # the options, for help and forms: swarm.core.options.options(spec) lists them
+    # A task may have `packages`, too: what it needs beside its framework, by module the extra of swarm that brings it.
 
     def options(self, given: Mapping[str, str]) -> dict[str, Any]:
         """All options of the task, defaults filled in: what the manifest holds. Raises UsageError for an unknown or wrong
@@ -164,7 +165,18 @@ class Task(Protocol):
         """A fresh model, initialised from `seed` alone. It trains on `batch_size` rows a step, its part of a batch that a
         run's learners share; None: what the options say. `buffers`: whether the adapter holds what is not trained, too:
         BatchNorm's running statistics and the like. `private`: the data at `data_path` is this machine's own, and need not be
-        what `data` says. A task may leave these three arguments out (registry.build). `options` and
-        `data` are the manifest's and are checked as if a stranger had written them. Raises DataMissing if the data is not
-        here, UsageError for options or data that the model cannot train with, DeviceUnavailable."""
+        what `data` says. A task may leave these three arguments out (registry.build). One that fine-tunes a base model takes
+        `model_path`, too: a folder with the files that the manifest names; without data it is then built to write only.
+        `options` and `data` are the manifest's and are checked as if a stranger had written them. Raises DataMissing if the
+        data is not here, UsageError for options or data that the model cannot train with, DeviceUnavailable."""
+        ...
+
+
+@runtime_checkable
+class Exporter(Protocol):
+    """A Task whose parameters other tools read from a folder, with more files beside them."""
+
+    def exported(self, options: Mapping[str, Any], *, model: ModelRef | None) -> tuple[str, Mapping[str, bytes]]:
+        """What the Safetensors file is called there, and the other files. `options`, `model`: the manifest's. Needs no
+        framework. Raises UsageError."""
         ...

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from swarm.core.errors import TaskUnknown, UsageError
@@ -20,7 +22,7 @@ GROUP = "swarm.tasks"
 LIBRARY = "library"  # what a manifest names when the model is a program's own
 
 # As text: nothing is imported before it is asked for.
-_BUILT_IN = {"charlm": "swarm.tasks.charlm", "lenet5": "swarm.tasks.lenet5", "mlp": "swarm.tasks.mlp"}
+_BUILT_IN = {name: f"swarm.tasks.{name}" for name in ("charlm", "lenet5", "lora", "mlp")}
 _NEEDED = ("summary", "frameworks", "spec", "options", "data", "build")
 
 
@@ -53,7 +55,35 @@ def get(name: str) -> Task:
     raise TaskUnknown(f"no task {name!r} is installed here; {hint}installed: {', '.join(installed)}")
 
 
-def build(task: Task, *, batch_size: int | None = None, buffers: bool = False, private: bool = False, **how: Any) -> Trainable:
+def check_installed(task: Task) -> None:
+    """Raises UsageError if a package is missing that the task needs beside its framework. Imports nothing."""
+    packages: Mapping[str, str] = getattr(task, "packages", {})
+    for package, extra in packages.items():
+        if not _found(package):
+            raise UsageError(f"task {task.name} needs {package}, which is not installed here: pip install 'homeswarm[{extra}]'")
+
+
+def _found(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except (ImportError, ValueError):  # it is set to None in sys.modules
+        return False
+
+
+def takes_model(task: Task) -> bool:
+    """Whether it fine-tunes a model that a person gives."""
+    return "model_path" in inspect.signature(task.build).parameters
+
+
+def build(
+    task: Task,
+    *,
+    batch_size: int | None = None,
+    buffers: bool = False,
+    private: bool = False,
+    model_path: Path | None = None,
+    **how: Any,
+) -> Trainable:
     """`task.build(**how)`, with the other arguments as far as they are wanted. Raises UsageError too for a task that has not
     one of these: but for `buffers`, since its models may have none."""
     takes = inspect.signature(task.build).parameters
@@ -62,7 +92,14 @@ def build(task: Task, *, batch_size: int | None = None, buffers: bool = False, p
         raise UsageError(f"task {task.name} has a batch size of its own: its learners cannot share a global batch")
     if private and not (anything or "private" in takes):
         raise UsageError(f"task {task.name} cannot train on data that only one machine has: private clients need that")
-    wanted: dict[str, Any] = {"batch_size": batch_size, "buffers": buffers or None, "private": private or None}
+    if model_path is not None and not takes_model(task):
+        raise UsageError(f"task {task.name} fine-tunes no model that is given to it")
+    wanted: dict[str, Any] = {
+        "batch_size": batch_size,
+        "buffers": buffers or None,
+        "private": private or None,
+        "model_path": model_path,
+    }
     return task.build(
         **how, **{name: value for name, value in wanted.items() if value is not None and (anything or name in takes)}
     )

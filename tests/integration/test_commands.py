@@ -499,7 +499,6 @@ def test_a_wrong_option_is_named(swarm: Swarm, mailbox: str, argv: tuple[str, ..
         (("status",), "RUN"),
         (("generate", "x"), "--prompt"),
         (("generate", "x", "--prompt", "y", "--temp", "-1"), "--temp"),
-        (("export", "x", "/"), "directory"),
     ],
 )
 def test_wrong_usage_is_2(swarm: Swarm, argv: tuple[str, ...], words: str) -> None:

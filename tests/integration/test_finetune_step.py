@@ -19,10 +19,10 @@ from mlx.utils import tree_flatten
 
 from swarm.core.errors import LossNotFinite, ReplicasDiffer
 from swarm.core.finetune import FineTune, LoraParameters
-from swarm.parallel import model as models
 from swarm.parallel.group import Alone, Group, agree, broadcast, joined_count, split_count
-from swarm.parallel.rows import Rows
 from swarm.parallel.step import Limits, Step, Stepper, divided
+from swarm.tasks.lm import model as models
+from swarm.tasks.lm.rows import Rows
 from tests.integration.fake_group import on_ranks
 from tests.integration.tiny_llama import make_model, random_rows, spec
 

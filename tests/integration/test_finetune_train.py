@@ -34,12 +34,12 @@ from swarm.core.rankjob import (
     encode_event,
 )
 from swarm.parallel import checkpoint as checkpoints
-from swarm.parallel import files
-from swarm.parallel import model as models
 from swarm.parallel.group import Alone
-from swarm.parallel.rows import Order, tokens_given
 from swarm.parallel.step import Step
 from swarm.parallel.train import Trainer, prepared
+from swarm.tasks.lm import files
+from swarm.tasks.lm import model as models
+from swarm.tasks.lm.rows import Order, tokens_given
 from tests.integration.fake_group import on_ranks
 from tests.integration.tiny_llama import completions, make_data, make_model, spec
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from swarm.core.finetune import FineTune
-from swarm.parallel.rows import Rows
+from swarm.tasks.lm.rows import Rows
 
 WORDS = [
     "the",

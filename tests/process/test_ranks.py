@@ -17,7 +17,7 @@ import mlx.core as mx
 
 from swarm.core.finetune import FineTune
 from swarm.core.rankjob import HALTED, Halt, Phase, RankEvent, RankReady, RankStepped, Saved, Validated, encode_command
-from swarm.parallel import model as models
+from swarm.tasks.lm import model as models
 from tests.integration.tiny_llama import completions, make_data, make_model, spec
 from tests.process.ranks import ROOT, Rank, ranks
 

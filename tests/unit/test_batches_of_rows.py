@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.core.errors import DataMissing, UsageError
-from swarm.parallel.rows import Order, assembled, microbatches, padded, permutation, read_rows, shared_out
+from swarm.tasks.lm.rows import Order, assembled, microbatches, padded, permutation, read_rows, shared_out
 from tests.integration.tiny_llama import completions, make_data, make_model, random_rows, spec
 
 lengths_of_rows = st.lists(st.integers(1, 60), min_size=1, max_size=300)

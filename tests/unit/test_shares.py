@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.core.shares import IDLE_STEPS, TOTAL, WINDOW, WORTH, Balance, divided, expected
-from swarm.parallel.rows import shared_out
+from swarm.tasks.lm.rows import shared_out
 
 SPEEDS = st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=64)
 

@@ -51,16 +51,33 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 
 
 def test_the_built_in_tasks_are_listed_and_found() -> None:
-    assert {"charlm", "lenet5", "mlp"} <= set(registry.names())
-    for name in ("charlm", "lenet5", "mlp"):
+    frameworks = dict.fromkeys(("charlm", "lenet5", "mlp"), ("torch", "mlx")) | {"lora": ("mlx",)}
+    assert frameworks.keys() <= set(registry.names())
+    for name, offered in frameworks.items():
         task = registry.get(name)
         assert task.name == name
         assert task.summary
-        assert task.frameworks == ("torch", "mlx")
+        assert task.frameworks == offered
+        assert registry.takes_model(task) == (name == "lora")
+
+
+def test_a_package_that_a_task_needs_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a framework is looked for, which the same extra brings."""
+    monkeypatch.setitem(sys.modules, "mlx_lm", None)
+    with pytest.raises(
+        UsageError, match=r"^task lora needs mlx_lm, which is not installed here: pip install 'homeswarm\[mlx-lm\]'$"
+    ):
+        registry.check_installed(registry.get("lora"))
+    registry.check_installed(registry.get("mlp"))
+
+
+def test_a_base_model_is_for_tasks_that_fine_tune_one(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="task mlp fine-tunes no model that is given to it"):
+        registry.build(registry.get("mlp"), model_path=tmp_path)
 
 
 def test_an_unknown_task_names_the_installed_ones() -> None:
-    with pytest.raises(TaskUnknown, match=r"no task 'charml' .*did you mean 'charlm'.*charlm, lenet5, mlp"):
+    with pytest.raises(TaskUnknown, match=r"no task 'charml' .*did you mean 'charlm'.*charlm, lenet5, lora, mlp"):
         registry.get("charml")
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from swarm.core.errors import UsageError
 
 
 def choose(logits: NDArray[Any], temperature: float, random: np.random.Generator) -> int:
@@ -21,6 +24,14 @@ def choose(logits: NDArray[Any], temperature: float, random: np.random.Generator
         weights = np.exp((scores - scores.max()) / temperature)
     cumulated = np.cumsum(weights)
     return int(np.searchsorted(cumulated, random.random() * cumulated[-1], side="right").clip(max=len(cumulated) - 1))
+
+
+def check_writing(*, max_tokens: int, temperature: float) -> None:
+    """Raises UsageError."""
+    if max_tokens < 0:
+        raise UsageError(f"max_tokens must be >= 0, got {max_tokens}")
+    if not 0 <= temperature < math.inf:
+        raise UsageError(f"temperature must be >= 0 and finite, got {temperature}")
 
 
 def printable(text: bytes) -> str:

@@ -8,10 +8,9 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from swarm.core.errors import UsageError
 from swarm.core.tensorspec import TensorSpec
 from swarm.tasks.charlm.corpus import Corpus
-from swarm.tasks.charlm.sampling import choose, printable
+from swarm.tasks.charlm.sampling import check_writing, choose, printable
 from swarm.tasks.charlm.sizes import Size
 from swarm.tasks.contract import EvalResult, StepResult, TaskState
 from swarm.tasks.net import Net
@@ -83,10 +82,7 @@ class CharLM:
 
     def generate(self, prompt: bytes, *, max_tokens: int, temperature: float, seed: int) -> Iterator[bytes]:
         """One byte at a time. The model sees the last `seq_len` bytes; an empty prompt starts a new line."""
-        if max_tokens < 0:
-            raise UsageError(f"max_tokens must be >= 0, got {max_tokens}")
-        if not 0 <= temperature < math.inf:
-            raise UsageError(f"temperature must be >= 0 and finite, got {temperature}")
+        check_writing(max_tokens=max_tokens, temperature=temperature)
         return self._continued(prompt or _START, max_tokens, temperature, generator(seed, "charlm", "generate"))
 
     def _continued(self, prompt: bytes, count: int, temperature: float, random: np.random.Generator) -> Iterator[bytes]:

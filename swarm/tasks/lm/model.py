@@ -13,7 +13,7 @@ from mlx.utils import tree_flatten
 
 from swarm.core.errors import SchemaMismatch, UsageError
 from swarm.core.finetune import FineTune, lora_config
-from swarm.parallel.files import written
+from swarm.tasks.lm.files import written
 
 ADAPTERS = "adapters.safetensors"
 OPTIMIZERS: dict[str, Callable[..., Any]] = {
