@@ -29,7 +29,6 @@ ADAPTER_PATH = "adapters"  # MLX-LM's default
 @click.option("--adapter-path", metavar="DIR", help=f"Where the adapter is written.  [default: {ADAPTER_PATH}]")
 @click.option("--resume-adapter-file", metavar="FILE", help="An adapter that the training begins with.")
 @spec_options(FineTune, but=NOT_ASKED)
-@click.option("--train", is_flag=True, hidden=True, help="As mlx_lm.lora has it: swarm always trains.")
 @click.option("--name", help="Name of the run; by default the kind of fine-tuning and two words.")
 @click.option(
     "--attach/--no-attach",
@@ -49,7 +48,6 @@ def mlx_lm(
     data: str | None,
     adapter_path: str | None,
     resume_adapter_file: str | None,
-    train: bool,
     name: str | None,
     attach: bool | None,
     no_join: bool,
