@@ -25,9 +25,11 @@ from swarm.mailbox.contract import PART_BYTES, Buffer, Mailbox
 from swarm.manifests import read_manifest
 from swarm.tape import Tape, derived_nonce
 from swarm.tape import nonce as fresh_nonce
+from swarm.tensors.blocks import in_one_piece, piece
 from swarm.tensors.codec import check_names, payload_specs
 from swarm.tensors.commit import OuterStep, rebuild
 from swarm.tensors.payload import MAX_HEADER_BYTES, Packed, check, header_size, parse_header, unpack
+from swarm.tensors.precision import BUFFER_DTYPES
 from swarm.tensors.schema import Schema
 from swarm.tensors.stream import Gathering, Growing, Named, check_listed, spans_of
 
@@ -132,12 +134,12 @@ class Exchange(Tape):
         specs = {name: self.schema[name] for name in self.plan[fragment]}
         wanted = payload_specs(specs.values(), dtype)
         owner = {name: spec.name for spec in specs.values() for name, _, _ in payload_specs([spec], dtype)}
-        theta: dict[str, NDArray[Any]] = {}
+        theta = in_one_piece({name: (spec.shape, BUFFER_DTYPES[spec.dtype]) for name, spec in specs.items()})
 
         def apply(parameters: Mapping[str, Tensors]) -> None:
             for name, tensors in parameters.items():
                 check(tensors, [specs[name]], dtype)
-                theta[name] = rebuild(held[1][name], tensors, spec=specs[name], dtype=dtype)
+                rebuild(held[1][name], tensors, spec=specs[name], dtype=dtype, out=theta[name])
                 theta[name].flags.writeable = False
 
         try:
@@ -155,7 +157,8 @@ class Exchange(Tape):
         """All tensors of a payload, in one piece of memory."""
         self._check_size(key, ref)
         await self.make_room(ref.size_bytes)
-        buffer = np.empty(ref.size_bytes + 1, np.uint8).data  # one byte more: whether there is more than was promised
+        memory = piece if ref.size_bytes >= PART_BYTES else functools.partial(np.empty, dtype=np.uint8)
+        buffer = memory(ref.size_bytes + 1).data  # one byte more: whether there is more than was promised
         sha = hashlib.sha256()
         for begin in range(0, ref.size_bytes, PART_BYTES):
             part = buffer[begin : min(begin + PART_BYTES, ref.size_bytes)]

@@ -20,6 +20,7 @@ from swarm.core.errors import (
     SwarmError,
     UsageError,
 )
+from swarm.core.finetune import FineTune
 from swarm.core.lease import BeatId, Lease
 from swarm.core.records import Beat, Claim, Snapshot
 from swarm.core.specs import FedAvg
@@ -30,6 +31,7 @@ from swarm.launcher import Job, jobs
 from swarm.mailbox import open_mailbox
 from swarm.mailbox.contract import Mailbox
 from swarm.manifests import read_manifest, run_ids
+from swarm.parallel.history import JobTape
 from swarm.tape import Tape
 
 HANG_S = 5.0  # a call under way for so long counts as a lost share
@@ -59,6 +61,7 @@ class RunWatch:
         self._mailbox = store
         self._opened = store is not None
         self._tape: Tape | None = None
+        self._job: JobTape | None = None  # of a data-parallel job
         self._me: Identity | None = None
         self._polling: asyncio.Task[None] | None = None
         self._snapshots: dict[str, Snapshot | None] = {}  # of the open round, by key
@@ -99,8 +102,13 @@ class RunWatch:
             manifest = await read_manifest(mailbox, self._run)
             self._apply(state.ManifestRead(manifest))
             self._tape = Tape(mailbox, manifest)
+            if isinstance(manifest.algorithm, FineTune):
+                self._job = JobTape(mailbox, self._tape.keys, history=self._history)
         tape = self._tape
-        await self._read_rounds(tape)
+        if self._job is not None:
+            await self._read_job(self._job)
+        else:
+            await self._read_rounds(tape)
         known = {v.learner: v for v in self.state.learners}
         beats = await tape.beats(
             {k: (lease.newest, v.beat) for k, v in known.items() if v.beat and (lease := self._lease(k)) is not None}
@@ -115,14 +123,8 @@ class RunWatch:
         controls = await tape.controls(self.state.controls)
         for n, control in enumerate(controls[len(self.state.controls) :], len(self.state.controls) + 1):
             self._apply(state.ControlRead(n, control))
-        self._snapshots = await tape.snapshots(self.state.open_round, self._snapshots)
-        for snapshot in self._snapshots.values():
-            if snapshot is not None:
-                self._apply(state.SnapshotRead(snapshot))
-        if self._history:
-            await self._read_evals(tape)
-            if isinstance(tape.manifest.algorithm, FedAvg):
-                await self._read_clients(tape, tape.manifest.algorithm)
+        if self._job is None:
+            await self._read_round(tape)
         self._apply(state.Polled(now_s=now_s(), beats=beats, gone=self._gone(beats)))
 
     def _gone(self, beats: dict[str, tuple[BeatId, Beat]]) -> frozenset[str]:
@@ -156,6 +158,26 @@ class RunWatch:
                 self.state = msgspec.structs.replace(self.state, rounds=())
             self._apply(state.RoundRead(record))
         self.behind = self.state.open_round <= newest
+
+    async def _read_round(self, tape: Tape) -> None:
+        """What there is of the open round; and evaluations, which come when they come."""
+        self._snapshots = await tape.snapshots(self.state.open_round, self._snapshots)
+        for snapshot in self._snapshots.values():
+            if snapshot is not None:
+                self._apply(state.SnapshotRead(snapshot))
+        if self._history:
+            await self._read_evals(tape)
+            if isinstance(tape.manifest.algorithm, FedAvg):
+                await self._read_clients(tape, tape.manifest.algorithm)
+
+    async def _read_job(self, job: JobTape) -> None:
+        for news in await job.poll():
+            self._apply(news)
+        self.behind = job.behind
+        if self._history:
+            checkpoints = await job.checkpoints()
+            if checkpoints != self.state.ranks.checkpoints:
+                self._apply(state.CheckpointsRead(checkpoints))
 
     async def _read_evals(self, tape: Tape) -> None:
         known = {e.round for e in self.state.evals}

@@ -66,7 +66,7 @@ KEYS: dict[Place, tuple[Key, ...]] = {
         Key("x", "drop", "drop", "Drop the learner under the cursor: it is asked to leave, and waited for no more."),
         *_panes("learners", "loss", "rounds", "log"),
         Key("5", "clients", "clients pane", "Go to the pane: clients, of a FedAvg run.", _PANES),
-        Key("d", "details", "details", "The last round of a FedAvg run: who took part, and what was mistaken for what."),
+        Key("d", "details", "details", "A FedAvg run's last round; a data-parallel job's plan, preflight and refusals."),
         Key("m", "metric", "metric", "From the accuracy to the losses, and back, where both are known."),
     ),
     Place.LISTS: (

@@ -19,6 +19,7 @@ from swarm.api import (
     accuracy,
     expected,
     private,
+    progress,
     refusal,
     train_loss,
 )
@@ -50,6 +51,7 @@ def run_notes(before: RunState | None, after: RunState) -> Iterator[Note]:
         return
     yield from _learner_notes(before, after)
     yield from _round_notes(before, after)
+    yield from _generation_notes(before, after)
     if before.phase_is_certain and after.phase_is_certain and before.phase != after.phase:
         yield from _phase_notes(after)
 
@@ -109,6 +111,30 @@ def _round_notes(before: RunState, after: RunState) -> Iterator[Note]:
         yield Note(words, "warning" if record.rejected else "information", toast=False)
 
 
+def _generation_notes(before: RunState, after: RunState) -> Iterator[Note]:
+    """Of a data-parallel job. What is older than what was known is history being read, not news."""
+    newest = before.ranks.planned
+    first = -1 if newest is None else newest.generation
+    known = {g.generation: g for g in before.ranks.generations}
+    for g in after.ranks.generations:
+        was = known.get(g.generation)
+        if g.generation < first or not before.ranks.generations:
+            continue
+        if g.plan is not None and (was is None or was.plan is None):
+            refused = "".join(f"; {text.plain(str(r))}" for r in g.plan.refused[:_CATCH_UP])
+            words = f"generation {g.generation} begins with {text.count(len(g.seats), 'rank')}{refused}"
+            yield Note(words, "warning" if refused else "information")
+        if g.end is not None and g.end.goes_on and (was is None or was.end is None):
+            severity: Severity = "information" if g.end.ending == "regroup" else "warning"
+            yield Note(f"generation {g.generation} ended, {g.end.ending}: {text.plain(g.end.reason)}", severity)
+    last = before.ranks.evals[-1].iteration if before.ranks.evals else -1
+    new = [e for e in after.ranks.evals if e.iteration > last]
+    if before.ranks.points and len(new) <= _CATCH_UP:
+        for e in new:
+            what = "validation" if e.part == "valid" else "test"
+            yield Note(f"iteration {e.iteration}: {what} {text.loss(e.loss)}", toast=False)
+
+
 def round_closed(record: RoundRecord, evaluated: EvalRecord | None, spec: Algorithm, before: RoundRecord | None = None) -> str:
     """`before`: the round before it."""
     of = expected(spec, record, [r for r in record.rejected if r.round == record.round], before)
@@ -136,7 +162,9 @@ def _phase_notes(after: RunState) -> Iterator[Note]:
         case "running":
             yield Note(f"{text.plain(after.name, 64)} is running")
         case "done":
-            yield Note(f"{text.plain(after.name, 64)} is done: {text.count(after.open_round, 'round')}")
+            at = progress(after)
+            came = text.count(after.open_round, "round") if at is None else text.count(at.iteration, "iteration")
+            yield Note(f"{text.plain(after.name, 64)} is done: {came}")
         case "stopped":
             yield Note(f"{text.plain(after.name, 64)} was stopped{_by(after.effect.by)}", "warning")
         case "paused":

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from swarm.api import Home, Job, RunState
-from tui import text
+from swarm.api import Home, Job, RunState, progress
+from tui import text, view_ranks
 from tui.messages import RUNNING_JOB, HomeShown, RunAt
 from tui.view_run import METHODS, STALE_S, asked_by, joinable, method, phase_cell, program_words, round_text
 from tui.widgets.table import Cell, Column, Row
@@ -76,14 +76,29 @@ def _run_row(at: RunAt, state: RunState, *, mine: bool, here: str) -> Row:
         cells=(
             Cell(text.plain(state.name, 64) + ("*" if mine else ""), "strong"),
             Cell(METHODS.get(method(state), method(state)) or text.NONE),
-            Cell(text.plain(state.manifest.task.name, 40) if state.manifest else text.NONE),
+            Cell(_task(state)),
             phase_cell(state),
-            Cell(round_text(state), order=float(state.open_round)),
+            _done(state),
             Cell(str(live) if live else text.NONE, order=float(live)),
             Cell(text.short(rate_s) if rate_s else text.NONE, order=rate_s),
             Cell(text.short_path(text.plain(at.mailbox), here), "dim"),
         ),
     )
+
+
+def _task(state: RunState) -> str:
+    """What is trained: the task, or the model that is fine-tuned, without whose it is."""
+    if state.manifest is None:
+        return text.NONE
+    model = state.manifest.model
+    return text.plain(model.name.rpartition("/")[2] if model is not None else state.manifest.task.name, 40)
+
+
+def _done(state: RunState) -> Cell:
+    at = progress(state)
+    if at is not None:
+        return Cell(view_ranks.iteration_text(state), order=float(at.iteration))
+    return Cell(round_text(state), order=float(state.open_round))
 
 
 def job_rows(jobs: tuple[Job, ...], here: str = "") -> tuple[Row, ...]:
@@ -128,7 +143,8 @@ def run_detail(state: RunState | None) -> Iterator[Line]:
     elif now.ending and joinable(state):
         yield ((f"‖ {name}: a {'stop' if now.stopping else 'pause'} was asked for{asked_by(now.by)}", "warn"),)
     elif state.phase == "waiting" and state.phase_is_certain:
-        yield ((f"◌ {name} waits for {state.waits_for}", "warn"),)
+        words = f"is {state.waiting}" if progress(state) is not None else f"waits for {state.waits_for}"
+        yield ((f"◌ {name} {text.plain(words)}", "warn"),)
     if joinable(state) and (program := program_words(state)):
         yield ((program, "dim"),)
 

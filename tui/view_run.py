@@ -9,6 +9,7 @@ from rich.cells import cell_len
 from swarm.api import (
     DiLoCo,
     FedAvg,
+    FineTune,
     LearnerView,
     RunState,
     accuracy,
@@ -17,14 +18,15 @@ from swarm.api import (
     settings_words,
     train_loss,
 )
-from tui import text
+from tui import text, view_ranks
 from tui.messages import RunShown
+from tui.states import STATES, learner_state
 from tui.widgets.table import Cell, Column, Row
 from tui.widgets.toned import Line, Piece
 
 _MANY_STEPS = 1e9  # more than a round has
 STALE_S = 5.0  # a share that has not answered for so long counts as lost
-METHODS = {"diloco": "DiLoCo", "fedavg": "FedAvg"}
+METHODS = {"diloco": "DiLoCo", "fedavg": "FedAvg", "mlx-lm": "MLX-LM"}
 _PHASES = {
     "running": ("●", "good"),
     "waiting": ("◌", "warn"),
@@ -35,22 +37,6 @@ _PHASES = {
     "checking": ("◌", "dim"),
     "unknown": ("?", "dim"),
 }
-_STATES = {
-    "train": ("●", "good"),
-    "upload": ("↑", "good"),
-    "wait": ("◌", ""),
-    "merge": ("◆", "accent"),
-    "pull": ("↓", "good"),
-    "evaluate": ("◇", "accent"),
-    "join": ("◌", "accent"),
-    "joining": ("◌", "accent"),
-    "paused": ("‖", "warn"),
-    "syncer": ("◆", "dim"),
-    "silent": ("?", "bad"),
-    "left": ("○", "dim"),
-    "dropped": ("○", "dim"),
-}
-
 LEARNER_COLUMNS = (
     Column("learner", 14, grow=True),
     Column("state", 10),
@@ -81,7 +67,9 @@ def phase_cell(state: RunState) -> Cell:
 
 
 def round_text(state: RunState) -> str:
-    """'r12/40': the open round of how many; for an ended run the rounds it had."""
+    """'r12/40': the open round of how many; for an ended run the rounds it had. Of a data-parallel job 'it 604/1000'."""
+    if view_ranks.parallel(state):
+        return f"it {view_ranks.iteration_text(state)}"
     total = state.total_rounds
     return f"r{state.open_round}" + (f"/{total}" if total is not None else "")
 
@@ -149,14 +137,19 @@ def headline(shown: RunShown, *, width: int, frozen: bool = False) -> Line:
 def _figures(state: RunState) -> tuple[str, ...]:
     if state.manifest is None:
         return ()
+    method_words = (
+        f"  {METHODS.get(method(state), method(state))}",
+        *(f"{'' if n else ' '} {word}" for n, word in enumerate(settings_words(state.manifest.algorithm).split())),
+    )
+    if view_ranks.parallel(state):
+        return (*view_ranks.headline_figures(state), *method_words)
     known = [v for v in state.learners if v.state != "left" and v.role != "syncer" and state.dropped_by(v) is None]
     syncers = sum(v.role == "syncer" for v in state.live)
     return (
         f"  {len(state.trainers)}/{text.count(len(known), 'learner')}" if known else "  no learner",
         *((f" +{text.count(syncers, 'syncer')}",) if syncers else ()),
         *((f"  {text.short(state.tokens_per_s)} {work_rate(state)}",) if state.trainers and state.phase != "paused" else ()),
-        f"  {METHODS.get(method(state), method(state))}",
-        *(f"{'' if n else ' '} {word}" for n, word in enumerate(settings_words(state.manifest.algorithm).split())),
+        *method_words,
     )
 
 
@@ -208,20 +201,24 @@ def _phase_lines(shown: RunShown) -> Iterator[Line]:
     state, manifest = shown.state, shown.state.manifest
     assert manifest is not None
     here = "; join it here: enter" if can_join(shown) and not program_words(state) else ""
-    ended = f"{text.count(state.open_round, 'round')}, loss {_last_loss(state)}"
+    job = view_ranks.parallel(state)
+    ended = view_ranks.summary(state) if job else f"{text.count(state.open_round, 'round')}, loss {_last_loss(state)}"
     by = asked_by(state.effect.by)
     match word(state):
         case "waiting":
-            yield ((f"◌ waiting for {state.waits_for}{here}", "warn"),)
+            yield ((f"◌ {text.plain(state.waiting)}{here}", "warn"),)
         case "paused":
             yield ((f"‖ paused{by}: P lets it go on{here}", "warn"),)
         case "idle":
             since = f"since round {state.open_round - 1}" if state.rounds else "since its start"
+            since = f"at {round_text(state)}" if job else since
             yield ((f"○ idle {since}: no learner is live{here}", "warn"),)
         case "done":
             yield ((f"✓ done: {ended}", "good"),)
         case "stopped":
             yield ((f"■ stopped{by}: {ended}", "dim"),)
+            if (end := state.ranks.ending) is not None and end.reason:
+                yield ((f"  {text.plain(end.reason)}", "warn"),)
         case "checking":
             yield (("◌ watching for signs of life", "dim"),)
         case _:
@@ -231,10 +228,11 @@ def _phase_lines(shown: RunShown) -> Iterator[Line]:
                 rest = f" and {len(silent) - 3} more" if len(silent) > 3 else ""
                 yield ((f"⚠ {names}{rest}; {_without(state)}", "warn"),)
     if state.phase in ("running", "waiting"):
+        yield from view_ranks.apart_lines(state)
         if state.effect.stopping:
-            yield ((f"■ stop was asked for{by}: it takes effect at the next round", "warn"),)
+            yield ((f"■ stop was asked for{by}: it takes effect at the next {'step' if job else 'round'}", "warn"),)
         elif state.effect.pausing:
-            yield ((f"‖ a pause was asked for{by}: it begins after the next round", "warn"),)
+            yield ((f"‖ a pause was asked for{by}: it begins after the next {'step' if job else 'round'}", "warn"),)
     for view in state.live:
         dropped = state.dropped_by(view)
         if dropped is not None:
@@ -248,6 +246,8 @@ def _without(state: RunState) -> str:
             return "the round closes without their clients"
         case FedAvg():
             return "whoever is live trains their clients"
+        case FineTune():
+            return "the others go on from the last checkpoint"
         case _:
             return "the round closes with those still live"
 
@@ -275,18 +275,10 @@ def learner_rows(shown: RunShown) -> tuple[Row, ...]:
     return tuple(_learner_row(state, view, mine=view.learner in mine) for view in views)
 
 
-def learner_state(state: RunState, view: LearnerView) -> str:
-    """A word: what the learner is doing. A syncer's is that it is one, but for the time in which it closes a round."""
-    if not view.live and state.dropped_by(view) is not None:
-        return "dropped"
-    waits = view.live and view.state not in ("merge", "joining", "join")
-    return "syncer" if view.role == "syncer" and waits else view.state
-
-
 def _learner_row(state: RunState, view: LearnerView, *, mine: bool) -> Row:
     beat, record = view.beat, view.record
     said = learner_state(state, view)
-    mark, tone = _STATES.get(said, ("?", ""))
+    mark, tone = STATES.get(said, ("?", ""))
     trains = view.role != "syncer"
     live, left = view.live and beat is not None, said in ("left", "dropped")
     steps = round_steps(state)

@@ -36,11 +36,15 @@ from swarm.api.steering import (
 )
 from swarm.core.errors import MailboxError, NothingToJoin, RunNotFound, SwarmError, UsageError
 from swarm.core.events import ORDINARY
+from swarm.core.finetune import FineTune
 from swarm.core.history import longest_s, private
 from swarm.core.history import nested as nested_history
 from swarm.core.history import rows as history_rows
 from swarm.core.manifest import Manifest
 from swarm.core.participation import ClientView, accuracy, confusion_lines, expected, labelled, mean_metrics
+from swarm.core.ranks import EvalPoint, Link, TrainPoint
+from swarm.core.rankstate import Generation
+from swarm.core.rankview import OPEN_RING, Checked, Progress, RankView, checked, job_rows, progress, rank_views
 from swarm.core.records import Beat, EvalRecord, LearnerRecord, Participant, Rejected, RoundRecord, Snapshot
 from swarm.core.sentences import norms, refusal, trained
 from swarm.core.sentences import settings as settings_words
@@ -53,23 +57,31 @@ from swarm.learners.devices import installed_frameworks
 from swarm.watch import Home, HomeWatch, MailboxView, RunWatch, known_mailboxes
 
 __all__ = [
+    "OPEN_RING",
     "ORDINARY",
     "Algorithm",
     "Beat",
+    "Checked",
     "ClientView",
     "DiLoCo",
+    "EvalPoint",
     "EvalRecord",
     "FedAvg",
+    "FineTune",
+    "Generation",
     "Home",
     "HomeWatch",
     "Job",
     "LearnerRecord",
     "LearnerView",
+    "Link",
     "MailboxError",
     "MailboxView",
     "Manifest",
     "NothingToJoin",
     "Participant",
+    "Progress",
+    "RankView",
     "Rejected",
     "RoundRecord",
     "RunNotFound",
@@ -77,11 +89,13 @@ __all__ = [
     "RunWatch",
     "Snapshot",
     "SwarmError",
+    "TrainPoint",
     "UsageError",
     "__version__",
     "accuracy",
     "check_joinable",
     "check_new_name",
+    "checked",
     "checkpoints",
     "confusion_lines",
     "drop_learner",
@@ -91,6 +105,7 @@ __all__ = [
     "foreign_program",
     "history_rows",
     "installed_frameworks",
+    "job_rows",
     "jobs",
     "joinable",
     "known_mailboxes",
@@ -111,6 +126,8 @@ __all__ = [
     "participants",
     "pause_run",
     "private",
+    "progress",
+    "rank_views",
     "refusal",
     "rejections",
     "remove_run",

@@ -15,6 +15,8 @@ from swarm.core.errors import (
     UsageError,
 )
 from swarm.core.manifest import Manifest
+from swarm.core.rankview import spec_of
+from swarm.core.sentences import plain
 from swarm.core.state import RunState
 from swarm.host import settings
 from swarm.mailbox import open_mailbox
@@ -161,8 +163,9 @@ async def checkpoints(location: str, run: str) -> list[int]:
 
 def ended(state: RunState) -> str:
     """How a run ended, after its name."""
-    return (
-        "was stopped"
-        if state.phase == "stopped"
-        else f"has {'its one round' if state.open_round == 1 else f'all its {state.open_round} rounds'}"
-    )
+    spec, end = spec_of(state), state.ranks.ending
+    if state.phase == "stopped":
+        return f"was stopped: {plain(end.reason, 200)}" if end is not None and end.reason else "was stopped"
+    if spec is not None:
+        return f"has made {'its one iteration' if spec.iters == 1 else f'all its {spec.iters} iterations'}"
+    return f"has {'its one round' if state.open_round == 1 else f'all its {state.open_round} rounds'}"

@@ -138,6 +138,7 @@ def learn_order(
     data: str | None = None,
     model: str | None = None,
     adapter_path: str | None = None,
+    interface: str | None = None,
     threads: int | None = None,
     role: Role = "both",
 ) -> Learn:
@@ -155,6 +156,7 @@ def learn_order(
         data=None if data is None else _data_place(data),
         model=None if model is None else _model_place(model),
         adapter_path=None if adapter_path is None else settings.absolute(adapter_path),
+        interface=interface,
         threads=threads,
         role=role,
     )
@@ -250,6 +252,10 @@ async def _command(mailbox: str, run: str, control: Control, *, unless: tuple[Ru
     """Append to the run's control records. Raises RunEnded if the run's phase is one of `unless`."""
     store = await opened(mailbox)
     manifest = await in_time(store, read_manifest(store, run))
+    if control.action == "extend" and isinstance(manifest.algorithm, FineTune):
+        raise UsageError(
+            f"run {manifest.name} is an MLX-LM fine-tuning of {manifest.algorithm.iters} iterations: it has no rounds"
+        )
     if unless:
         now = await RunWatch(mailbox, run, history=False, store=store).poll()
         if now.lost:

@@ -38,6 +38,7 @@ class LearnerChoice(TypedDict):
     data: str | None
     model: str | None
     adapter_path: str | None
+    interface: str | None
     role: Role
     threads: int | None
 
@@ -73,6 +74,11 @@ def learner_options(command: F, *, but: tuple[str, ...] = ()) -> F:
         ),
         "adapter_path": click.option(
             "--adapter-path", metavar="DIR", help="Of an MLX-LM fine-tuning: where this machine is to write the adapter."
+        ),
+        "interface": click.option(
+            "--interface",
+            metavar="NAME",
+            help="Of an MLX-LM fine-tuning: the network interface, as en0, over which the machines exchange; by default the best.",
         ),
         "role": click.option(
             "--role",

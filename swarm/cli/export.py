@@ -64,12 +64,14 @@ def _check_target(file: str) -> None:
 
 def _write_history(location: str, run: str, file: str) -> None:
     state = wait_for(api.whole_run(location, run))
-    if not state.rounds:
-        raise UsageError(f"{plain(state.name)} has no round yet: there is no history to write")
+    rows = api.history_rows(state)
+    unit = "round" if api.progress(state) is None else "report"
+    if not rows:
+        raise UsageError(f"{plain(state.name)} has no {unit} yet: there is no history to write")
     as_csv = Path(file).suffix.lower() == ".csv"
-    data = as_table(api.history_rows(state)) if as_csv else _as_lines(api.nested_history(state))
+    data = as_table(rows) if as_csv else _as_lines(api.nested_history(state))
     _write_whole(Path(file), data)
-    wrote = f"{counted(len(state.rounds), 'round')} of {plain(state.name)}"
+    wrote = f"{counted(len(rows), unit)} of {plain(state.name)}"
     say(f"wrote {wrote} to {click.format_filename(file)}, {amount(len(data))}")
 
 

@@ -38,6 +38,7 @@ ADAPTER_PATH = "adapters"  # MLX-LM's default
 )
 @click.option("--no-join", is_flag=True, help="Only make the run.")
 @click.option("--detach", is_flag=True, help="Train in the background; `swarm jobs` shows it.")
+@click.option("--interface", metavar="NAME", help="The network interface to exchange over, as en0; by default the best.")
 @click.option("--learner-id", metavar="ID", help="Name of this machine in the run; by default the host's name.")
 @mailbox_option
 @json_option
@@ -53,6 +54,7 @@ def mlx_lm(
     attach: bool | None,
     no_join: bool,
     detach: bool,
+    interface: str | None,
     learner_id: str | None,
     mailbox: str | None,
     as_json: bool,
@@ -79,6 +81,7 @@ def mlx_lm(
         "data": data,
         "model": model,
         "adapter_path": adapter_path or places.adapter_path or ADAPTER_PATH,
+        "interface": interface,
         "role": "both",
         "threads": None,
     }

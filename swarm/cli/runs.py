@@ -9,7 +9,7 @@ import click
 from swarm import api
 from swarm.cli.common import confirm, json_option, mailbox_option, put, say, table, wait_for, where
 from swarm.cli.tools import run_tool
-from swarm.cli.words import heard, method, run_object, say_lost, state_words
+from swarm.cli.words import heard, method, progress_words, run_object, say_lost, state_words
 from swarm.core.errors import UsageError
 from swarm.core.jobs import Generate
 from swarm.core.sentences import plain
@@ -46,7 +46,7 @@ def runs(mailbox: str | None, as_json: bool) -> None:
             state.run,
             method(state),
             state.manifest.task.name if state.manifest else "",
-            f"{state.open_round}/{'∞' if state.total_rounds is None else state.total_rounds}",
+            progress_words(state),
             state_words(state),
             ", ".join(v.learner + (" (syncer)" if v.role == "syncer" else "") for v in heard(state)) or "–",
         )

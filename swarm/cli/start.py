@@ -143,7 +143,7 @@ def job_options(*, task: str, turn: str) -> Callable[[F], F]:
 @start.command()
 @job_options(task="charlm", turn="Turns through all fragments")
 @spec_options(DiLoCo)
-@functools.partial(learner_options, but=("adapter_path",))
+@functools.partial(learner_options, but=("adapter_path", "interface"))
 @mailbox_option
 @json_option
 def diloco(*, job: JobChoice, learner: LearnerChoice, mailbox: str | None, as_json: bool, **fields: Any) -> int:
@@ -179,7 +179,7 @@ def _clients(value: Any) -> int | str:
     metavar="KEY=VALUE",
     help="An option of the framework's own optimizer, under its own name; may be repeated.",
 )
-@functools.partial(learner_options, but=("threads", "adapter_path"))
+@functools.partial(learner_options, but=("threads", "adapter_path", "interface"))
 @mailbox_option
 @json_option
 def fedavg(

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from swarm import api
-from swarm.cli import clients
+from swarm.cli import clients, ranks
 from swarm.cli.common import json_option, mailbox_option, put, say, table, wait_for, where
 from swarm.cli.words import heard, learner_state, run_object, say_lost, state_words
 from swarm.core.errors import MailboxUnavailable
@@ -17,11 +17,11 @@ from swarm.core.sentences import amount, number, plain
 
 @click.command()
 @click.argument("run")
-@click.option("--watch", is_flag=True, help="Go on, a line for each round, until the run ends.")
+@click.option("--watch", is_flag=True, help="Go on, a line for each round or report, until the run ends.")
 @mailbox_option
 @json_option
 def status(run: str, watch: bool, mailbox: str | None, as_json: bool) -> None:
-    """Show one run: its learners, its last rounds, its losses."""
+    """Show one run: its learners, its last rounds, its losses; of a data-parallel job its ranks, and why others have none."""
     location = where(mailbox)
 
     async def read() -> None:
@@ -33,21 +33,25 @@ def status(run: str, watch: bool, mailbox: str | None, as_json: bool) -> None:
         say_lost(state)
         kept = await _checkpoints(location, state)
         show(state, as_json, kept)
-        rounds, evals = state.open_round, {e.round for e in state.evals}
+        rounds, evals, shown = state.open_round, {e.round for e in state.evals}, state
         while watch and state.phase not in ("done", "stopped"):
             await asyncio.sleep(min(1.0, manifest.algorithm.beat_s))
             before, state = state.lost, await follower.poll()
             if bool(before) != bool(state.lost):
                 say(f"the mailbox does not answer: {plain(state.lost, 300)}" if state.lost else "the mailbox is back")
             new = [r for r in state.rounds if r.round >= rounds]
-            if as_json and new:
-                kept = await _checkpoints(location, state)
-                show(state, as_json, kept)
-            elif not as_json:
+            if as_json:
+                if new or ranks.changed(shown, state):
+                    kept = await _checkpoints(location, state)
+                    show(state, as_json, kept)
+            elif api.progress(state) is not None:
+                for line in ranks.news(shown, state):
+                    print(line, flush=True)
+            else:
                 late = [e for e in state.evals if e.round < rounds and e.round not in evals]
                 for line in [_round_line(state, r) for r in new] + [f"round {e.round}: {_eval_words(e)}" for e in late]:
                     print(line, flush=True)
-            rounds, evals = state.open_round, {e.round for e in state.evals}
+            rounds, evals, shown = state.open_round, {e.round for e in state.evals}, state
 
     wait_for(read())
 
@@ -66,6 +70,11 @@ def show(state: api.RunState, as_json: bool, checkpoints: list[int]) -> None:
         put(_object(state, checkpoints))
         return
     assert manifest is not None
+    if api.progress(state) is not None:
+        print(f"{plain(state.name)} ({state.run})  {state_words(state)}  {ranks.headline(state)}")
+        for line in ranks.lines(state):
+            print(line)
+        return
     of = "" if state.total_rounds is None else f"/{state.total_rounds}"
     task, settings = plain(manifest.task.name), api.settings_words(manifest.algorithm)
     print(f"{plain(state.name)} ({state.run})  {state_words(state)}  round {state.open_round}{of}  task {task}  {settings}")
@@ -105,6 +114,8 @@ def _learner_row(state: api.RunState, manifest: api.Manifest, view: api.LearnerV
 
 
 def _object(state: api.RunState, checkpoints: list[int]) -> dict[str, Any]:
+    if api.progress(state) is not None:
+        return run_object(state) | ranks.objects(state)
     hidden = state.manifest is not None and api.private(state.manifest.algorithm)
     learners = [
         {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from swarm import api
@@ -33,7 +35,7 @@ def state_words(state: api.RunState) -> str:
     now = state.effect
     match said := phase(state):
         case "waiting":
-            return f"waiting for {state.waits_for}"
+            return plain(state.waiting, 200)
         case "paused":
             return f"paused{asked_by(now.by)}"
         case "running" if now.ending:
@@ -59,7 +61,7 @@ def learner_state(state: api.RunState, view: api.LearnerView) -> str:
 def run_object(state: api.RunState) -> dict[str, object]:
     """The run for --json."""
     manifest, now, there = state.manifest, state.effect, heard(state)
-    return {
+    found = {
         "run": state.run,
         "name": state.name,
         "method": method(state),
@@ -76,4 +78,39 @@ def run_object(state: api.RunState) -> dict[str, object]:
         "checkpoint_every": manifest.checkpoint_every if manifest else None,
         "checkpoints_kept": manifest.checkpoints_kept if manifest else None,
         "base": msgspec.to_builtins(manifest.base) if manifest else None,
+    }
+    return found | _job_object(state)
+
+
+def progress_words(state: api.RunState) -> str:
+    """How far a run is: 'ROUNDS/OF', or of a data-parallel job its iterations."""
+    at = api.progress(state)
+    if at is not None:
+        return f"{at.iteration}/{at.iters} it"
+    return f"{state.open_round}/{'∞' if state.total_rounds is None else state.total_rounds}"
+
+
+def _job_object(state: api.RunState) -> dict[str, Any]:
+    """More of a run for --json: how far it is. Nothing of other runs."""
+    at = api.progress(state)
+    if at is None:
+        return {}
+    planned, trains = state.ranks.planned, bool(heard(state)) and state.phase == "running"
+    return {
+        "round": None,
+        "rounds": None,
+        "model": state.manifest.model.name if state.manifest is not None and state.manifest.model is not None else None,
+        "step": at.step,
+        "steps": at.steps,
+        "iteration": at.iteration,
+        "iters": at.iters,
+        "epoch": at.epoch,
+        "epochs": at.epochs,
+        "tokens_per_s": at.tokens_per_s if trains else None,
+        "train_loss": at.train_loss,
+        "val_loss": at.val_loss,
+        "test_loss": at.test_loss,
+        "eta_s": at.eta_s if trains else None,
+        "generation": None if planned is None else planned.generation,
+        "world_size": None if planned is None else len(planned.seats),
     }

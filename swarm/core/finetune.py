@@ -120,6 +120,12 @@ class FineTune(msgspec.Struct, frozen=True, kw_only=True, tag="mlx-lm", tag_fiel
     world_size_max: Annotated[int, Meta(ge=1, le=MAX_RANKS, description="machines that take part; by default all")] | None = (
         None
     )
+    gradient_buckets: Annotated[
+        int,
+        Meta(
+            ge=1, le=1000, description="parts in which gradients are summed over the machines, each while others are computed"
+        ),
+    ] = 1
     attach_model: Annotated[bool, Meta(description="put the base model into the run, for machines without it")] = False
     beat_s: Annotated[float, Meta(ge=0.01, le=60, description="seconds between two signs of life")] = 2.0
     lease_s: Annotated[float, Meta(gt=0, le=3600, description="seconds without one after which a machine counts as gone")] = (

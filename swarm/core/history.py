@@ -1,4 +1,4 @@
-"""A run's rounds as rows of plain values: what people plot. From the records alone. Pure."""
+"""A run's rounds, or a data-parallel job's iterations, as rows of plain values: what people plot. From records alone. Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from swarm.core.participation import mean_metrics
+from swarm.core.rankview import job_rows, spec_of
 from swarm.core.records import EvalRecord, Participant, Rejected, RoundRecord
 from swarm.core.sentences import plain
 from swarm.core.specs import Algorithm, FedAvg
@@ -14,9 +15,12 @@ from swarm.core.state import RunState, train_loss
 
 def rows(state: RunState) -> list[dict[str, Any]]:
     """One for each round, all with the same columns: counts and losses, the evaluation's metrics under their names, those of
-    training as `train_…`, waits and seconds, and who took part. What is not known is None."""
+    training as `train_…`, waits and seconds, and who took part. What is not known is None. Of a data-parallel job one for each
+    iteration that was reported."""
     if state.manifest is None:
         return []
+    if spec_of(state) is not None:
+        return job_rows(state)
     spec = state.manifest.algorithm
     evals = {e.round: e for e in state.evals}
     trained = [{} if private(spec) else mean_metrics(r.participants) for r in state.rounds]
@@ -38,6 +42,8 @@ def nested(state: RunState) -> list[dict[str, Any]]:
     spec = state.manifest.algorithm if state.manifest is not None else None
     if spec is None:
         return []
+    if spec_of(state) is not None:  # whose rows hold nothing to nest
+        return job_rows(state)
     return [
         row
         | {

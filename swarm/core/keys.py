@@ -226,9 +226,13 @@ class RunKeys:
     def generation_end(self, generation: int) -> str:
         return f"{self.generation(generation)}end/{RECORD}"
 
+    def job_logs(self, generation: int) -> str:
+        """Prefix of what a generation tells of its training."""
+        return f"{self.generation(generation)}log/"
+
     def job_log_shard(self, generation: int, shard: int) -> str:
-        """Prefix of the parts shard·100 … shard·100 + 99 of what a generation tells of its training."""
-        return f"{self.generation(generation)}log/{_padded(shard, 8)}/"
+        """Prefix of its parts shard·100 … shard·100 + 99."""
+        return f"{self.job_logs(generation)}{_padded(shard, 8)}/"
 
     def job_log(self, generation: int, n: int) -> str:
         return f"{self.job_log_shard(generation, n // SHARD)}{_padded(n, 10)}.json"

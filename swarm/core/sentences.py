@@ -77,7 +77,9 @@ def sentence(event: WorkerEvent) -> str | None:
         case Ended():
             words = {"done": "the run is done", "stopped": "the run was stopped", "left": "left the run"}
             done = counted(event.rounds, "round") if event.iterations is None else counted(event.iterations, "iteration")
-            return f"{words.get(event.reason, event.reason)} after {done}"
+            adapter = f"; the adapter is in {plain(event.adapter, 300)}" if event.adapter else ""
+            chat = f"\n  {plain(event.chat, 500)}" if event.chat else ""
+            return f"{words.get(event.reason, event.reason)} after {done}{adapter}{chat}"
         case Failed():
             return f"swarm: {plain(event.message, 500)}"
         case Training():

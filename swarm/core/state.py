@@ -11,11 +11,14 @@ from typing import Literal, TypeAlias, assert_never
 
 import msgspec
 
+from swarm.core import rankstate
 from swarm.core.controls import Effect, effect
 from swarm.core.finetune import FineTune
 from swarm.core.lease import BeatId, Leases, leases
 from swarm.core.manifest import Manifest
 from swarm.core.participation import ClientView, Tally, tallied, views, wanted
+from swarm.core.ranks import JobCheckpoint
+from swarm.core.rankstate import Ranks
 from swarm.core.records import (
     Beat,
     Claim,
@@ -23,6 +26,7 @@ from swarm.core.records import (
     EvalRecord,
     LearnerRecord,
     Participant,
+    RankBeat,
     Rejected,
     Role,
     RoundRecord,
@@ -46,6 +50,7 @@ class LearnerView(msgspec.Struct, frozen=True, kw_only=True):
     beat_age_s: float = 0.0  # for how long the newest beat has been the newest, as seen here
     live: bool = False
     rates: tuple[float, ...] = ()  # tokens/s of the last beats, oldest first
+    rank: RankBeat | None = None  # of a data-parallel job: the newest that tells what a step takes, while a rank runs there
 
     @property
     def role(self) -> Role:
@@ -76,6 +81,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     tallies: dict[str, Tally] = {}  # of FedAvg, by client: what `rounds` say of it
     sample: tuple[str, ...] = ()  # private clients of the open round, where no round record names them
     claims: dict[str, Claim] = {}  # by client of the open round: the newest on training it
+    ranks: Ranks = Ranks()  # of a data-parallel job: its generations
     leases: Leases | None = None
     polled_at_s: float | None = None
     lost: str | None = None  # why the share does not answer; None while it does
@@ -168,6 +174,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         if self.manifest is None:
             return "unknown"
         now = self.effect
+        if (end := self.ranks.ending) is not None:
+            return "done" if end.ending == "finished" else "stopped"
         if now.stopped:
             return "stopped"
         if now.rounds is not None and self.open_round >= now.rounds:
@@ -180,15 +188,25 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def waits_for(self) -> str:
-        """Whom the open round needs before it can close, in words; '' while it can."""
-        if self.manifest is None or not self.live or isinstance(self.manifest.algorithm, FineTune):
+        """Whom the open round needs before it can close, or what keeps a data-parallel job from training, in words; '' while
+        nothing does."""
+        if self.manifest is None or not self.live:
             return ""
+        if isinstance(self.manifest.algorithm, FineTune):
+            return self.waiting.removeprefix(rankstate.WAITING).removeprefix("waiting: ")
         if not self.trainers:
             return "a learner"
         missing = 0 if self.rounds else starters(self.manifest.algorithm) - len(self.trainers)
         if missing > 0:
             return f"{missing} more learner{'s' if missing > 1 else ''}"
         return "a syncer" if all(v.role == "learner" for v in self.live) else ""
+
+    @property
+    def waiting(self) -> str:
+        """What the run waits for, in words of which some may be another machine's: 'waiting for …'; '' while it does not."""
+        if self.manifest is not None and self.live and isinstance(self.manifest.algorithm, FineTune):
+            return rankstate.waiting(self.ranks, self.manifest.algorithm, [v.beat for v in self.trainers if v.beat])
+        return f"{rankstate.WAITING}{self.waits_for}" if self.waits_for else ""
 
     @property
     def phase_is_certain(self) -> bool:
@@ -241,6 +259,12 @@ class ClientsRead(msgspec.Struct, frozen=True):
     sample: tuple[str, ...] = ()
 
 
+class CheckpointsRead(msgspec.Struct, frozen=True):
+    """Those of a data-parallel job that lie in the mailbox now."""
+
+    records: tuple[JobCheckpoint, ...]
+
+
 class Polled(msgspec.Struct, frozen=True):
     """A successful poll: the newest beat of every learner, and whose process provably runs no more."""
 
@@ -255,7 +279,18 @@ class ShareLost(msgspec.Struct, frozen=True):
 
 
 Event: TypeAlias = (
-    ManifestRead | RoundRead | EvalRead | LearnerRead | ControlRead | SnapshotRead | ClientsRead | Polled | ShareLost
+    ManifestRead
+    | RoundRead
+    | EvalRead
+    | LearnerRead
+    | ControlRead
+    | SnapshotRead
+    | ClientsRead
+    | rankstate.Generation
+    | rankstate.Log
+    | CheckpointsRead
+    | Polled
+    | ShareLost
 )
 
 
@@ -295,6 +330,12 @@ def apply(state: RunState, event: Event) -> RunState:
                 return state
             newest = {client: by_number[max(by_number)] for client, by_number in claims.items() if by_number}
             return _with(state, claims=newest, sample=sample)
+        case rankstate.Generation():
+            return _with(state, ranks=rankstate.found(state.ranks, event))
+        case rankstate.Log():
+            return _with(state, ranks=rankstate.logged(state.ranks, event))
+        case CheckpointsRead(records):
+            return _with(state, ranks=rankstate.saved(state.ranks, records))
         case Polled(now_s, beats, gone):
             return _polled(state, now_s, beats, gone)
         case ShareLost(now_s, reason):
@@ -352,6 +393,7 @@ def _polled(state: RunState, now_s: float, beats: dict[str, tuple[BeatId, Beat]]
             live=learner in live,
             incarnation=max(view.incarnation, lease.newest.incarnation),
             rates=rates,
+            rank=rankstate.newest_rank(view.rank, beat.rank) if fresh and beat is not None else view.rank,
         )
     learners = tuple(views[learner] for learner in sorted(views))
     return _with(state, leases=fold, polled_at_s=now_s, lost=None, lost_at_s=None, watched_s=watched_s, learners=learners)

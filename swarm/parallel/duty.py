@@ -24,6 +24,7 @@ from swarm.core.rankjob import (
     RankPlan,
     RankReady,
     RankStepped,
+    Replanned,
     Reported,
     Saved,
     Smaller,
@@ -229,6 +230,8 @@ class Duty:
                 case Validated():
                     loss, seconds_s = event.loss, event.seconds_s
                     self._emit(JobValidated(part=event.part, iteration=event.iteration, loss=loss, seconds_s=seconds_s))
+                case Replanned():
+                    self.gauges.shares = event.shares
                 case Saved():
                     self._to_save = event
                 case Smaller():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import mlx.core as mx
@@ -27,6 +28,11 @@ class Group(Protocol):
         """The sum over all ranks, evaluated; the same bits on each. Raises GroupBroken: this group must not be used again,
         since the next collective may hang."""
 
+    def later(self, parts: Sequence[mx.array], after: mx.array | None) -> mx.array:
+        """The sum over all ranks of these vectors, one after the other, once it is evaluated (see `unbroken`): other things can
+        be computed meanwhile. `after`: the one that this rank asked for before, of those that are not evaluated yet. Each rank
+        must ask for the same ones, and for no `all_sum` before all of them are evaluated."""
+
 
 class Alone:
     """One machine."""
@@ -37,6 +43,9 @@ class Alone:
         mx.eval(array)
         return array
 
+    def later(self, parts: Sequence[mx.array], after: mx.array | None) -> mx.array:
+        return mx.concatenate(list(parts))
+
 
 class Collective:
     """The ranks of `mx.distributed`, with any of its backends."""
@@ -46,15 +55,32 @@ class Collective:
         self.rank, self.size = int(group.rank()), int(group.size())
         self._group = group
         self._stream = {"stream": mx.cpu} if on_cpu else {}
+        self._device = mx.cpu if on_cpu else mx.gpu
+        self._aside: Any = None
 
     def all_sum(self, array: mx.array) -> mx.array:
         mx.eval(array)  # what goes wrong here is not the group's fault
-        try:
+        with unbroken(self):
             total = mx.distributed.all_sum(array, group=self._group, **self._stream)
             mx.eval(total)
-        except RuntimeError as error:
-            raise GroupBroken(f"rank {self.rank} lost the others: {error}") from error
         return total
+
+    def later(self, parts: Sequence[mx.array], after: mx.array | None) -> mx.array:
+        if self._aside is None:
+            self._aside = mx.new_stream(self._device)  # one: two would run collectives side by side, in any order
+        flat: Any = mx.concatenate(list(parts), stream=self._aside)
+        if after is not None:  # MLX orders a graph as it sees fit, and so differently on a rank that computes less
+            flat = mx.depends(flat, after)
+        return mx.distributed.all_sum(flat, group=self._group, stream=self._aside)
+
+
+@contextmanager
+def unbroken(group: Group) -> Iterator[None]:
+    """Evaluate sums over all ranks in it. Raises GroupBroken: the group must not be used again."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise GroupBroken(f"rank {group.rank} lost the others: {' '.join(str(error).split()):.300}") from error
 
 
 def initialised(backend: str, *, rank: int, size: int) -> Group:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -24,6 +25,7 @@ from swarm.files.cache import Cache
 from swarm.host.identity import Identity, holder, process_alive, process_gone, started
 from swarm.host.paths import cache_dir
 from swarm.mailbox.contract import Mailbox
+from swarm.network.interfaces import Interface, addresses
 from swarm.parallel.agent import Agent
 from swarm.parallel.network import LocalNetwork
 from swarm.parallel.site import Site, backends, free_memory, versions
@@ -106,7 +108,7 @@ def take_part(
             gone=lambda other: process_gone(me, holder(other)),
             alive=lambda other: process_alive(me, holder(other)),
             may_rename=order.may_rename,
-            network=LocalNetwork(),
+            network=LocalNetwork(functools.partial(_interfaces, order.interface)),
             memory_bytes=free_memory,
             versions=here,
             backends=able,
@@ -121,8 +123,15 @@ def _check(order: Learn) -> None:
     """Raises UsageError for what other methods know, and this one does not."""
     if order.role == "syncer":
         raise UsageError("an MLX-LM fine-tuning has no rounds to close: every machine trains")
+    if order.interface is not None and not _interfaces(order.interface):
+        there = ", ".join(dict.fromkeys(each.name for each in addresses()))
+        raise UsageError(f"no interface {order.interface!r} with an address in a private network; there are: {there or 'none'}")
     if order.framework == "torch" or order.device.partition(":")[0] in ("mps", "cuda"):
         raise UsageError("an MLX-LM fine-tuning trains with MLX, on the device that MLX finds")
+
+
+def _interfaces(name: str | None) -> list[Interface]:
+    return [each for each in addresses() if name is None or each.name == name]
 
 
 def _start_adapter(mailbox: Mailbox, manifest: Manifest, cache: Cache, emit: Emit) -> Path | None:

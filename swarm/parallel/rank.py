@@ -31,6 +31,7 @@ from swarm.core.rankjob import (
     encode_event,
 )
 from swarm.host.crash import note_crash
+from swarm.parallel.hangs import advice
 from swarm.parallel.watchdog import Watchdog
 
 
@@ -127,7 +128,8 @@ def _run(plan: RankPlan, voice: Voice) -> bool:
         watchdog.sign()
         if isinstance(event, RankStepped) and not stepping:
             stepping = True
-            watchdog.expect("a step, or waiting for the other ranks in it", plan.silence_s, grows=True)
+            words = "a step, or waiting for the other ranks in it"
+            watchdog.expect(words, plan.silence_s, grows=True, advice=advice(plan.backend, plan.size))
         voice.tell(event)
 
     trainer = prepared(plan, group, tell=tell, progressed=watchdog.sign, halting=halt.is_set)

@@ -1,8 +1,12 @@
 """One step of all ranks: the sums of their tokens' gradients, losses and tokens travel in one fp32 buffer, and the gradient
-that the optimizer sees is the sum over all tokens divided by their number. So it is the same for any division of the rows."""
+that the optimizer sees is the sum over all tokens divided by their number. So it is the same for any division of the rows.
+
+With several buckets, the buffer travels in so many parts, the last layers' first, while a rank's last pass still computes the
+gradients of the layers before them."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -14,11 +18,12 @@ import msgspec
 from mlx.utils import tree_flatten, tree_map, tree_unflatten
 
 from swarm.core.errors import LossNotFinite
-from swarm.parallel.group import Group, joined_count, numbers, split_count, sums
+from swarm.parallel.group import Group, joined_count, numbers, split_count, sums, unbroken
 from swarm.tasks.lm.rows import Batch, Rows, assembled, microbatches, shared_out
 from swarm.tasks.streams import generator
 
 Tree = Any
+Named = list[tuple[str, mx.array]]
 
 
 class Limits(msgspec.Struct):
@@ -39,6 +44,10 @@ class Local(NamedTuple):
     positions: int  # positions computed
     bad: frozenset[int]  # rows whose loss is not finite
     compute_s: float
+
+
+_Held = tuple[Local, Batch | None]
+"""What was computed, and the last pass, which is still to be."""
 
 
 class _Total(NamedTuple):
@@ -83,11 +92,13 @@ class Stepper:
         seed: int,
         limits: Limits,
         compiled: bool = False,
+        buckets: int = 1,
         progressed: Callable[[], None] = lambda: None,
     ) -> None:
         """`progressed` is called after each pass through the model. The optimizer's state must be complete (`init`)."""
         self.model, self.optimizer, self.rows, self.group, self.limits = model, optimizer, rows, group, limits
-        self._seed, self._progressed = seed, progressed
+        self._seed, self._buckets, self._progressed = seed, buckets if group.size > 1 else 1, progressed
+        self._fitting = 0  # most positions of a pass that went well
         self._lengths = rows.lengths
         self._accumulate = self._compiled_accumulation() if compiled else self._accumulated
         self._evaluate: Callable[..., mx.array] = partial(token_losses, model)
@@ -97,9 +108,8 @@ class Stepper:
     def step(self, batches: Sequence[Sequence[int]], *, step: int, shares: Sequence[int], halt: bool = False) -> Step:
         """Optimizer step number `step` on the rows of all ranks, which go through the model iteration by iteration. `halt`:
         tell the others that this rank wishes to. Raises LossNotFinite, on every rank and with nothing updated; GroupBroken."""
-        local = self.local(batches, step=step, shares=shares)
-        started = time.perf_counter()
-        total = self._summed(local, halt=halt)
+        local, held = self._held(batches, step=step, shares=shares, overlap=self._buckets > 1)
+        local, total, began = self._summed(local, held, halt=halt)
         summed = time.perf_counter()
         if total.tokens:
             if not total.finite:
@@ -110,48 +120,72 @@ class Stepper:
             tokens=total.tokens,
             local=local,
             compute_s=total.compute_s,
-            exchange_s=summed - started,
+            exchange_s=summed - began,
             update_s=time.perf_counter() - summed,
             halting=total.halting,
         )
 
     def local(self, batches: Sequence[Sequence[int]], *, step: int, shares: Sequence[int]) -> Local:
         """This rank's sums over its part of each batch."""
+        return self._held(batches, step=step, shares=shares, overlap=False)[0]
+
+    def _held(self, batches: Sequence[Sequence[int]], *, step: int, shares: Sequence[int], overlap: bool) -> _Held:
         mine = [shared_out(batch, self._lengths, shares)[self.group.rank] for batch in batches]
         self.model.train()
         while True:
             try:
-                return self._local(mine, step)
+                return self._local(mine, step, overlap=overlap)
             except RuntimeError as error:
                 if not _out_of_memory(error) or self.limits.max_rows == 1:
                     raise
                 self.limits.max_rows = max(1, min(self.limits.max_rows, max(map(len, mine))) // 2)
                 mx.clear_cache()
 
-    def _local(self, mine: Sequence[Sequence[int]], step: int) -> Local:
+    def _local(self, mine: Sequence[Sequence[int]], step: int, *, overlap: bool) -> _Held:
         # Other dropout on each rank and in each step, and the same again after a restart.
         mx.random.seed(int(generator(self._seed, "dropout", step, self.group.rank).bit_generator.random_raw()))
         started = time.perf_counter()
-        gradients: Tree | None = None
-        loss, tokens, padding, positions = 0.0, 0, 0, 0
-        bad: list[int] = []
+        local = Local(None, 0.0, 0, 0, 0, frozenset(), 0.0)
+        held: Batch | None = None
         for batch in (each for rows in mine for each in self._passes(self.rows, rows)):
-            padding, positions = padding + batch.padding, positions + batch.inputs.size
-            count = batch.learned_tokens
-            if count == 0:  # nothing to learn from, and its mean would be 0 ÷ 0
+            if batch.learned_tokens == 0:  # nothing to learn from, and its mean would be 0 ÷ 0
+                local = local._replace(padding=local.padding + batch.padding, positions=local.positions + batch.inputs.size)
                 continue
-            if gradients is None:
-                gradients = tree_map(lambda value: mx.zeros(value.shape, mx.float32), self.model.trainable_parameters())
-            gradients, row_losses = self._accumulate(
-                gradients, mx.array(batch.inputs), mx.array(batch.targets), mx.array(batch.mask), mx.array(float(count))
-            )
-            mx.eval(gradients, row_losses)
-            finite = numbers(mx.isfinite(row_losses))
-            bad += [row for row, good in zip(batch.rows, finite, strict=True) if not good]
-            loss += sum(numbers(row_losses))
-            tokens += count
-            self._progressed()
-        return Local(gradients, loss, tokens, padding, positions, frozenset(bad), time.perf_counter() - started)
+            if held is not None:
+                local = self._evaluated(local, held)
+            held = batch
+        # Between sums nothing can be tried again with less memory: so a pass larger than any before gets no sums beside it.
+        if held is not None and not (overlap and held.inputs.size <= self._fitting):
+            local, held = self._evaluated(local, held), None
+        return local._replace(compute_s=time.perf_counter() - started), held
+
+    def _evaluated(self, local: Local, batch: Batch) -> Local:
+        gradients, losses = self._lazy(local, batch)
+        mx.eval(gradients, losses)
+        return self._added(local, batch, gradients, losses)
+
+    def _lazy(self, local: Local, batch: Batch) -> tuple[Tree, mx.array]:
+        """(gradients with those of this pass, (rows,) losses), not evaluated yet."""
+        gradients = local.gradients
+        if gradients is None:
+            gradients = tree_map(lambda value: mx.zeros(value.shape, mx.float32), self.model.trainable_parameters())
+        count = mx.array(float(batch.learned_tokens))
+        inputs, targets, mask = (mx.array(each) for each in (batch.inputs, batch.targets, batch.mask))
+        found: tuple[Tree, mx.array] = self._accumulate(gradients, inputs, targets, mask, count)
+        return found
+
+    def _added(self, local: Local, batch: Batch, gradients: Tree, losses: mx.array) -> Local:
+        finite = numbers(mx.isfinite(losses))
+        self._fitting = max(self._fitting, batch.inputs.size)
+        self._progressed()
+        return local._replace(
+            gradients=gradients,
+            loss=local.loss + sum(numbers(losses)),
+            tokens=local.tokens + batch.learned_tokens,
+            padding=local.padding + batch.padding,
+            positions=local.positions + batch.inputs.size,
+            bad=local.bad | {row for row, good in zip(batch.rows, finite, strict=True) if not good},
+        )
 
     def _passes(self, rows: Rows, indices: Sequence[int]) -> Iterator[Batch]:
         limits, lengths = self.limits, self._lengths if rows is self.rows else rows.lengths
@@ -175,26 +209,52 @@ class Stepper:
         compiled: Callable[..., Any] = mx.compile(self._accumulated, inputs=state, outputs=state)
         return compiled
 
-    def _summed(self, local: Local, *, halt: bool) -> _Total:
-        """By one collective."""
-        shapes = [(name, value.shape, value.size) for name, value in tree_flatten(self.model.trainable_parameters())]
-        size = sum(each for _, _, each in shapes)
+    def _summed(self, local: Local, held: Batch | None, *, halt: bool) -> tuple[Local, _Total, float]:
+        """(this rank's part with the pass that was held back, the sums over all ranks, when the rest of the exchange began)."""
+        buckets = divided(tree_flatten(self.model.trainable_parameters()), self._buckets)
+        gradients, losses = (local.gradients, None) if held is None else self._lazy(local, held)
+        found = {} if gradients is None else dict(tree_flatten(gradients))
+        parts = [
+            [found[name].reshape(-1) for name, _ in bucket] if found else [mx.zeros(sum(each.size for _, each in bucket))]
+            for bucket in buckets
+        ]
+        totals: list[mx.array] = []
+        for part in parts[:-1]:
+            totals.append(self.group.later(part, totals[-1] if totals else None))
+        began = time.perf_counter()
+        if held is not None and losses is not None:
+            with unbroken(self.group):
+                mx.async_eval(totals, gradients, losses)  # type: ignore[no-untyped-call]
+                mx.eval(gradients, losses)
+                local = self._added(local, held, gradients, losses)
+            local = local._replace(compute_s=local.compute_s + time.perf_counter() - began)
+            began = time.perf_counter()
+        last = [*parts[-1], self._figures(local, halt=halt)]
+        if totals:
+            with unbroken(self.group):
+                totals.append(self.group.later(last, totals[-1]))
+                mx.eval(totals)
+        else:
+            totals.append(self.group.all_sum(mx.concatenate(last)))
+        return local._replace(gradients=None), self._read(buckets, totals), began
+
+    def _figures(self, local: Local, *, halt: bool) -> mx.array:
         seconds = [0.0] * self.group.size
         seconds[self.group.rank] = local.compute_s
-        figures = mx.array([local.loss, *split_count(local.tokens), float(halt), *seconds], mx.float32)
-        if local.gradients is None:
-            flat = [mx.zeros(size, mx.float32)]
-        else:
-            found = dict(tree_flatten(local.gradients))
-            flat = [found[name].reshape(-1) for name, _, _ in shapes]
-        buffer = self.group.all_sum(mx.concatenate([*flat, figures]))
-        loss, low, high, halting, *times = numbers(buffer[size:])
-        gradients, start = [], 0
-        for name, shape, length in shapes:
-            gradients.append((name, buffer[start : start + length].reshape(shape)))
-            start += length
-        finite = bool(mx.isfinite(buffer[: size + 1]).all().item())  # with the loss
-        return _Total(tree_unflatten(gradients), loss, joined_count(low, high), tuple(times), finite, round(halting))
+        return mx.array([local.loss, *split_count(local.tokens), float(halt), *seconds], mx.float32)
+
+    def _read(self, buckets: Sequence[Named], totals: Sequence[mx.array]) -> _Total:
+        gradients: Named = []
+        finite, start = [], 0
+        for bucket, total in zip(buckets, totals, strict=True):
+            start = 0
+            for name, value in bucket:
+                gradients.append((name, total[start : start + value.size].reshape(value.shape)))
+                start += value.size
+            finite.append(mx.isfinite(total[:start]).all())
+        loss, low, high, halting, *times = numbers(totals[-1][start:])
+        good = math.isfinite(loss) and all(each.item() for each in finite)
+        return _Total(tree_unflatten(gradients), loss, joined_count(low, high), tuple(times), good, round(halting))
 
     def _not_finite(self, local: Local, *, batches: Sequence[Sequence[int]], step: int) -> LossNotFinite:
         """All ranks or none come here: they judge the same sums."""
@@ -224,6 +284,21 @@ class Stepper:
                 self._progressed()
         total, count = sums(self.group, loss=loss, tokens=tokens)
         return (total / count if count else None), count
+
+
+def divided(named: Named, count: int) -> list[Named]:
+    """At most so many buckets of about equal size; with more than one the last arrays come first, as backpropagation does."""
+    if count == 1:
+        return [named]
+    size = sum(value.size for _, value in named)
+    buckets: list[Named] = [[]]
+    done = 0
+    for name, value in reversed(named):
+        if buckets[-1] and done * count >= len(buckets) * size:
+            buckets.append([])
+        buckets[-1].append((name, value))
+        done += value.size
+    return buckets
 
 
 def _out_of_memory(error: RuntimeError) -> bool:

@@ -20,11 +20,13 @@ class Progress:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._what, self._since_s, self._limit_s, self._longest_s = "", 0.0, float("inf"), 0.0
-        self._grows = False
+        self._grows, self._advice = False, ""
 
-    def expect(self, what: str, limit_s: float, *, now_s: float, grows: bool = False) -> None:
-        """From now on, `what` is being done. `grows`: signs that come slowly are given more time."""
+    def expect(self, what: str, limit_s: float, *, now_s: float, grows: bool = False, advice: str = "") -> None:
+        """From now on, `what` is being done. `grows`: signs that come slowly are given more time. `advice`: what else to say
+        when it takes too long."""
         with self._lock:
+            self._advice = f"; {advice}" if advice else ""
             self._what, self._limit_s, self._since_s, self._grows, self._longest_s = what, limit_s, now_s, grows, 0.0
 
     def sign(self, now_s: float) -> None:
@@ -37,7 +39,7 @@ class Progress:
         with self._lock:
             limit_s = max(self._limit_s, PATIENCE * self._longest_s) if self._grows else self._limit_s
             silent_s = now_s - self._since_s
-            return f"{self._what}: no sign of progress for {silent_s:.0f} s" if silent_s > limit_s else ""
+            return f"{self._what}: no sign of progress for {silent_s:.0f} s{self._advice}" if silent_s > limit_s else ""
 
 
 class Watchdog:
@@ -53,8 +55,8 @@ class Watchdog:
         """Hand on every line, and end this process after the last: whoever started it is gone."""
         threading.Thread(target=self._hold, args=(lines, heard), name="leash", daemon=True).start()
 
-    def expect(self, what: str, limit_s: float, *, grows: bool = False) -> None:
-        self._progress.expect(what, limit_s, now_s=time.monotonic(), grows=grows)
+    def expect(self, what: str, limit_s: float, *, grows: bool = False, advice: str = "") -> None:
+        self._progress.expect(what, limit_s, now_s=time.monotonic(), grows=grows, advice=advice)
 
     def sign(self) -> None:
         self._progress.sign(time.monotonic())

@@ -14,6 +14,7 @@ from swarm.exchange import Exchange
 from swarm.runtime.handoff import Aligned, Handoff
 from swarm.runtime.participant import Participant
 from swarm.runtime.patience import wait_while_it_moves
+from swarm.tensors.blocks import forget
 
 T = TypeVar("T")
 STALL_S = 2.0  # leaving waits while bytes move; for so long when they do not
@@ -46,12 +47,17 @@ class Conversation:
         return start
 
     def ask(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """The result of a coroutine that the communication thread runs. None: asked to leave before it was there."""
+        """The result of a coroutine that the communication thread runs. None: asked to leave before it was there, or that
+        thread has ended."""
         assert self._loop is not None
-        asked = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            asked = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:  # its loop is closed
+            work.close()
+            return None
         while not asked.done():
             concurrent.futures.wait([asked], timeout=0.2)
-            if self.leaving and not asked.done():
+            if (self.leaving or self._left.is_set()) and not asked.done():
                 asked.cancel()
                 return None
         return asked.result()
@@ -64,6 +70,7 @@ class Conversation:
             with contextlib.suppress(RuntimeError):  # the communication thread has ended by itself
                 loop.call_soon_threadsafe(following.cancel)
         wait_while_it_moves(self._left, self._exchange, stall_s=self._stall_s)
+        forget()
 
     def _communicate(self) -> None:
         try:

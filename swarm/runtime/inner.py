@@ -21,6 +21,7 @@ from swarm.runtime.handoff import Aligned, Publication, Tensors
 from swarm.runtime.work import Fragment, Work, publication
 from swarm.tensors import codec
 from swarm.tensors.align import align
+from swarm.tensors.blocks import copies
 from swarm.tensors.precision import DTYPES
 
 GROUP_BYTES = 32 << 20  # parameters are aligned in groups of about so many bytes: no second copy of a fragment
@@ -89,7 +90,9 @@ class InnerLoop:
     def due(self, *, flush: bool, hurried: bool = False) -> Publication | None:
         """What to publish now, if anything. After that the next round is worked on, and this one is pending.
 
-        With a delta that is not finite all local steps are given up, of every fragment: the publication says so, and where."""
+        With a delta that is not finite all local steps are given up, of every fragment: the publication says so, and where. If
+        it was being made in the place of the anchor, its fragment is `lacking` from then on, and its parameters are as they
+        were until they are committed or given to `take_committed`."""
         fragment = self.schedule.fragment(self.round)
         part, pending = self.parts[fragment], self.pending
         if len(pending) >= self._in_flight or part.pending is not None:
@@ -118,11 +121,11 @@ class InnerLoop:
     ) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]], Tensors | None]:
         """(the payload's arrays, the residual once it is accepted, the parameters if they are needed). Raises NotFinite."""
         spec = self.spec
-        here = self.adapter.snapshot(names)
-        delta = self._room(part, names, here)
+        here, anchors = self.adapter.snapshot(names), part.anchor
+        delta = self._room(part, names)
         kept: dict[str, NDArray[Any]] = {}
         for name in names:
-            tensor, anchor = self.tensors[name], part.anchor[name]
+            tensor, anchor = self.tensors[name], anchors[name]
             loses = spec.error_feedback and (spec.delta_dtype or tensor.dtype) != "F32"
             if loses:
                 kept[name] = np.empty(anchor.shape, DTYPES[spec.residual_dtype])
@@ -139,23 +142,22 @@ class InnerLoop:
         goes_on = self._in_flight > 1 or spec.overlap_steps > 0
         match spec.alignment:
             case "carry" | "adaptive" if goes_on:
-                return delta, kept, {name: np.array(here[name]) for name in names}
+                return delta, kept, copies(here)
             case "blend" if goes_on:
-                return delta, kept, part.anchor  # which half of all steps are told from
+                return delta, kept, anchors  # which half of all steps are told from
             case _:
                 return delta, kept, None
 
-    def _room(self, part: Fragment, names: Collection[str], here: Tensors) -> dict[str, NDArray[Any]]:
-        """Arrays for the delta: the anchor's own, where it is not needed any more and the delta is of its dtype. Raises
-        NotFinite before the anchor is given up."""
+    def _room(self, part: Fragment, names: Collection[str]) -> dict[str, NDArray[Any]]:
+        """Arrays for the delta: the anchor's own, where it is not needed any more and the delta is of its dtype. Then the
+        anchor is gone: whether the delta is finite is known once it stands there, and a pass to know it before would cost every
+        round what a fetch costs the rare one."""
         dtype = self.spec.delta_dtype
         specs = [self.tensors[name] for name in names if self._owns and not self.tensors[name].buffer]
         same = [spec.name for spec in specs if spec.dtype == (dtype or spec.dtype)]
-        for name in names if same else ():  # all of them first
-            codec.check_finite(
-                part.anchor[name], here[name], spec=self.tensors[name], dtype=dtype, residual=part.residual.get(name)
-            )
         found = {name: part.anchor[name] for name in same}
+        if found:
+            part.anchor = {}
         for array in found.values():
             array.flags.writeable = True
         others = [self.tensors[name] for name in names if name not in found]
@@ -205,7 +207,7 @@ class InnerLoop:
         return kept
 
     def give_up(self) -> None:
-        """Give up all local steps: every parameter as it was last committed."""
+        """Give up all local steps: every parameter as it was last committed, but for those that are lacking."""
         self.take_committed()
         for part in self.parts:
             part.give_up()
@@ -215,19 +217,16 @@ class InnerLoop:
         """Fragments whose committed parameters are not held: a delta was made of them, and its round is pending."""
         return tuple(k for k, part in enumerate(self.parts) if not part.anchor)
 
-    def give_back(self, fragments: Mapping[int, Tensors]) -> None:
-        """The newest committed parameters of those that are lacking."""
-        for fragment, theta in fragments.items():
-            self.parts[fragment].anchor = theta
-
     def committed(self) -> Tensors:
         """The newest committed parameters of the whole model, but for those that are lacking."""
         return {name: array for part in self.parts for name, array in part.anchor.items()}
 
-    def take_committed(self) -> None:
-        """Every parameter as it was last committed. None may be lacking."""
-        for part in self.parts:
-            self.adapter.apply(part.anchor)
+    def take_committed(self, lacking: Mapping[int, Tensors] | None = None) -> None:
+        """Every parameter as it was last committed. `lacking`: the newest committed ones of fragments that are; they are not
+        kept, for the commit that is awaited brings others."""
+        for theta in (*(part.anchor for part in self.parts), *(lacking or {}).values()):
+            if theta:
+                self.adapter.apply(theta)
 
     @contextlib.contextmanager
     def as_committed(self) -> Iterator[None]:
@@ -235,7 +234,7 @@ class InnerLoop:
         steps are copied for that."""
         moved = [(part, names) for part, names in zip(self.parts, self.plan, strict=True) if part.local.steps]
         here = self.adapter.snapshot([name for _, names in moved for name in names])
-        local = {name: np.array(array) for name, array in here.items()}
+        local = copies(here)
         try:
             for part, _ in moved:
                 self.adapter.apply(part.anchor)

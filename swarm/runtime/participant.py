@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable
 
 from swarm.core import rounds
 from swarm.core.controls import Effect, effect
@@ -25,13 +24,14 @@ from swarm.core.errors import (
     Superseded,
 )
 from swarm.core.events import Joined, Paused, Resumed, Trouble, Waiting, WorkerEvent, round_closed
-from swarm.core.manifest import PayloadRef
-from swarm.core.records import Beat, Claim, Control, LearnerRecord, RoundRecord
+from swarm.core.records import Claim, Control, LearnerRecord, RoundRecord
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange
+from swarm.runtime.activity import Activity
+from swarm.runtime.bidding import bid
 from swarm.runtime.closing import Closer
 from swarm.runtime.committed import Committed
-from swarm.runtime.handoff import Aligned, Assignment, Handoff, Tensors, Verdict, verdict
+from swarm.runtime.handoff import Aligned, Handoff, Tensors, Verdict, verdict
 from swarm.runtime.inner import rests_between
 from swarm.runtime.membership import Pulse, take
 from swarm.runtime.parameters import advised
@@ -62,14 +62,16 @@ class Participant:
         """`me`: the learner id wanted, and the role; its incarnation is found on joining. `gone`, `alive`: whether another
         holder's process provably ended, or provably runs. A syncer has nothing to hand over: its `handoff` only ends."""
         self.exchange, self.me, self.handoff, self.schema = exchange, me, handoff, schema
-        self.emit, self._rss_bytes = emit, rss_bytes
+        self.emit = emit
         self._gone, self._alive, self._may_rename = gone, alive, may_rename
         spec = exchange.manifest.algorithm
         self.poll_s = min(max(spec.beat_s / 10, 0.05), 1.0)
         self._trains = me.role != "syncer"
         self.gives_away = me.role == "learner" and isinstance(spec, DiLoCo) and rests_between(spec)
         """Whether what is handed over is nobody else's: one that never closes has no use for it here."""
-        self._committed = Committed(exchange, holds=self._trains, gives_away=self.gives_away, pulling=self._pulling)
+        self._activity = Activity(exchange, handoff, role=me.role, rss_bytes=rss_bytes)
+        pulling = self._activity.pulling
+        self._committed = Committed(exchange, holds=self._trains, gives_away=self.gives_away, pulling=pulling)
         self._watch = Watch(exchange)
         self._upkeep = Upkeep(exchange, self._committed, self._watch, emit=emit)
         self._reports = Reports(exchange, handoff, emit=emit)
@@ -79,8 +81,6 @@ class Participant:
         self._deleted = False
         self._present = 0  # controls that were there before this learner
         self._said: tuple[int, str] | None = None
-        self._phase: str | None = None  # overrides the training thread's while something is under way here
-        self._fetching: tuple[str, ...] = ()
         self._pulse: Pulse | None = None
         self._beating: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
@@ -119,8 +119,8 @@ class Participant:
             may_rename=self._may_rename,
             patience=self._patience,
         )
-        self._pulse = Pulse(self.exchange, self.me, self._beat)
-        self._phase = "join"
+        self._pulse = Pulse(self.exchange, self.me, lambda: self._activity.beat(paused=self._watch.effect.paused))
+        self._activity.phase = "join"
         await self._patience.through(self._pulse.beat)
         self._beating = asyncio.create_task(self._pulse.run(at_once=False))
         try:
@@ -128,7 +128,7 @@ class Participant:
         except (PayloadMissing, PayloadCorrupt) as error:
             await self._patience.through(self._check_not_deleted)
             raise await advised(self.exchange, error) from None
-        self._phase = None
+        self._activity.phase = None
         await self._patience.through(self._pulse.beat)  # from now on it is waited for
         self.emit(
             Joined(
@@ -234,7 +234,7 @@ class Participant:
             self._heed()
         closed = await self._maybe_close()
         if not closed:
-            await self._bid()
+            await bid(self.exchange, self._watch, self.handoff, me=self.me, round=self.newest + 1)
         return self._end_reason() if closed else None
 
     @property
@@ -265,7 +265,7 @@ class Participant:
     async def _publish(self) -> None:
         while (publication := self.handoff.outgoing()) is not None:
             if publication.round > self.newest:  # else the round closed without it
-                with self._doing("upload"):
+                with self._activity.doing("upload"):
                     await self._reports.publish(self.me, publication)
             self.handoff.published(publication)
 
@@ -338,33 +338,6 @@ class Participant:
         claim = Claim(round=round, learner=self.me.learner, incarnation=self.me.incarnation)
         return await self.exchange.claim_eval(round, claim)
 
-    @contextlib.contextmanager
-    def _pulling(self, *refs: PayloadRef) -> Iterator[None]:
-        """The beats say so: what is being fetched must not be deleted."""
-        with self._doing("join" if self._phase == "join" else "pull"):
-            self._fetching = tuple(ref.sha256 for ref in refs)
-            try:
-                yield
-            finally:
-                self._fetching = ()
-
-    async def _bid(self) -> None:
-        """Claim a client to train, if the training thread waits for one."""
-        watch, round = self._watch, self.newest + 1
-        lost = set()
-        try:
-            while self.handoff.free and (bid := watch.bid(self.me.learner, self.me.incarnation)) is not None:
-                unit, n, mine = bid
-                claim = Claim(round=round, learner=self.me.learner, incarnation=self.me.incarnation)
-                won = mine or await self.exchange.claim_client(round, unit, n, claim)
-                watch.open.tried.add(unit)
-                if won:
-                    self.handoff.assign(Assignment(round=round, unit=unit, claim=n))
-                else:
-                    lost.add(unit)
-        finally:
-            watch.open.tried -= lost  # whoever won one may die: it is looked at anew
-
     async def _maybe_close(self) -> bool:
         """Close the open round if that is due and up to this one."""
         watch, round = self._watch, self.newest + 1
@@ -391,7 +364,7 @@ class Participant:
         closer = Closer(self.exchange, self.me)
         if not await closer.claim(round, functools.partial(watch.works, close_s=close_s)):
             return False
-        with self._doing("merge"):
+        with self._activity.doing("merge"):
             closed = await closer.close(
                 round,
                 watch.sort_out(round, base_sha256=base_sha256),
@@ -420,33 +393,3 @@ class Participant:
         if (round, reason) != self._said:
             self._said = (round, reason)
             self.emit(Waiting(round=round, reason=reason))
-
-    # Telemetry
-
-    @contextlib.contextmanager
-    def _doing(self, phase: str) -> Iterator[None]:
-        self._phase, before = phase, self._phase
-        try:
-            yield
-        finally:
-            self._phase = before
-
-    def _beat(self) -> Beat:
-        seen, exchange = self.handoff.telemetry, self.exchange
-        phase: Any = self._phase or ("paused" if self._watch.effect.paused else seen.phase)
-        if phase == "join" and self._phase is None:  # joined, and about to begin
-            phase = "train" if self._trains else "wait"
-        return Beat(
-            phase=phase,
-            role=self.me.role,
-            round=seen.round,
-            step=seen.step,
-            steps=seen.steps,
-            tokens_per_s=round(seen.tokens_per_s, 3),
-            loss=seen.loss,
-            rss_bytes=self._rss_bytes(),
-            sent_bytes=exchange.sent_bytes,
-            received_bytes=exchange.received_bytes,
-            progress_bytes=exchange.progress_bytes,
-            fetching=self._fetching,
-        )

@@ -8,12 +8,13 @@ with Session(adapter, mailbox=…, manifest=…, me=…) as session:
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import time
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 
-from swarm.core.errors import RunConfigMismatch, UsageError
+from swarm.core.errors import MailboxCorrupt, PayloadCorrupt, PayloadMissing, RunConfigMismatch, UsageError
 from swarm.core.events import Ended, Stepped, Trouble, WorkerEvent
 from swarm.core.manifest import Manifest
 from swarm.core.options import differences
@@ -240,6 +241,8 @@ class Session:
         self._boundary = True
         self._handoff.publish(publication)
         if publication.flaw:
+            with contextlib.suppress(PayloadMissing, PayloadCorrupt, MailboxCorrupt):  # then the next commit mends it
+                self._take_committed()
             self._emit(
                 Trouble(
                     message=f"the delta of round {publication.round} is not finite ({publication.flaw}): local steps are "
@@ -266,13 +269,16 @@ class Session:
             eval_record(result, round=round, learner=self.me.learner, seconds_s=time.monotonic() - started_s)
         )
 
+    def _take_committed(self) -> bool:
+        """Every parameter as it was last committed; those that are lacking are fetched. False: asked to leave before they were
+        there."""
+        lacking = self._inner.lacking
+        theta = self._conversation.ask(self._participant.parameters(lacking)) if lacking else {}
+        if theta is not None:
+            self._inner.take_committed(theta)
+        return theta is not None
+
     def _finish(self, reason: str) -> None:
-        if reason != "left":
-            lacking = self._inner.lacking  # the run has ended without the round that was reported to
-            theta = self._conversation.ask(self._participant.parameters(lacking)) if lacking else {}
-            if theta is None:
-                reason = "left"
-            else:
-                self._inner.give_back(theta)
-                self._inner.take_committed()
+        if reason != "left" and not self._take_committed():
+            reason = "left"
         self._ended = Ended(reason=reason, rounds=self._participant.newest + 1, params_sha256=params_sha256(self.adapter))

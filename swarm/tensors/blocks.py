@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import math
 import threading
 from collections.abc import Iterator, Mapping
@@ -14,6 +15,9 @@ BLOCK = 65_536
 """Elements: four fp32 blocks fit in 1 MiB, which is a core's L2."""
 
 MAPPED_BYTES, ALIGNED = 33 << 20, 64
+_SLACK = 64  # a piece has so small a part of itself to spare: what takes its place may have a header
+
+_spare: collections.deque[NDArray[np.uint8]] = collections.deque(maxlen=1)
 
 _local = threading.local()
 
@@ -49,16 +53,70 @@ def wide_scratch() -> NDArray[np.float64]:
 
 
 def in_one_piece(arrays: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> dict[str, NDArray[Any]]:
-    """Arrays of these shapes and dtypes, not filled, in one piece of memory that goes back to the system as a whole once nobody
-    holds any of them. As many pieces of their own they would stay in the heap of the thread that asked for them."""
+    """Arrays of these shapes and dtypes, not filled, in a `piece` of memory. As many of their own they would stay in the heap
+    of the thread that asked for them."""
     sizes = {name: math.prod(shape) * dtype.itemsize for name, (shape, dtype) in arrays.items()}
-    # The C library of Linux maps what is so large, whatever was freed before. What is not touched takes no memory.
-    piece = np.empty(max(sum(-(-size // ALIGNED) * ALIGNED for size in sizes.values()), MAPPED_BYTES), np.uint8)
+    whole = sum(-(-size // ALIGNED) * ALIGNED for size in sizes.values())
+    memory = piece(whole) if whole else np.empty(0, np.uint8)
     found, at = {}, 0
     for name, (shape, dtype) in arrays.items():
-        found[name] = piece[at : at + sizes[name]].view(dtype).reshape(shape)
+        found[name] = memory[at : at + sizes[name]].view(dtype).reshape(shape)
         at += -(-sizes[name] // ALIGNED) * ALIGNED
     return found
+
+
+def copies(tensors: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Of C-contiguous arrays, in one piece."""
+    found = in_one_piece({name: (array.shape, array.dtype) for name, array in tensors.items()})
+    for name, array in tensors.items():
+        np.copyto(found[name], array)
+    return found
+
+
+def piece(size: int) -> NDArray[np.uint8]:
+    """Memory of `size` bytes, not filled, as an array. Once nobody holds it, nor any array in it, it is kept for the next one
+    that is asked for: the system clears memory that it gives anew, page by page, which takes longer than copying as much. One
+    such piece is kept at most, the largest, until `forget`: a delta, the sums, what comes in take each other's place."""
+    wanted = max(size, MAPPED_BYTES)
+    kept = _take()
+    if kept is not None and not wanted <= kept.size <= 2 * wanted:
+        if kept.size > wanted:
+            _keep(kept)  # far too large, and the next one may be as large
+        kept = None  # now: else both would be there at once
+    if kept is None:
+        # The C library of Linux maps what is so large, whatever was freed before. What is not touched takes no memory.
+        kept = np.empty(wanted + wanted // _SLACK, np.uint8)
+    return np.asarray(_Piece(kept))[:size]
+
+
+def forget() -> None:
+    """Give the memory that is kept back to the system: none is needed for now."""
+    _spare.clear()
+
+
+class _Piece:
+    """What the arrays in a piece of memory hold on to."""
+
+    def __init__(self, memory: NDArray[np.uint8]) -> None:
+        self._memory = memory
+        self.__array_interface__ = memory.__array_interface__
+
+    def __del__(self) -> None:
+        _keep(self._memory)
+
+
+def _take() -> NDArray[np.uint8] | None:
+    try:
+        return _spare.pop()
+    except IndexError:
+        return None
+
+
+def _keep(memory: NDArray[np.uint8]) -> None:
+    """May be called at any time, in any thread, also while another call is under way in the same one: so there is no lock. What
+    two that come at once may lose is a piece of memory that could have been kept."""
+    other = _take()
+    _spare.append(memory if other is None or other.size < memory.size else other)
 
 
 def same_size(*arrays: NDArray[Any]) -> int:

@@ -97,7 +97,7 @@ def encode(
     Of a buffer: its value, that is `theta`, and nothing is kept back.
 
     All others are C-contiguous, of one shape, each F32, F16 or BF16; ValueError otherwise. Raises NotFinite for NaN and
-    infinity, also such as come of rounding; `kept` is worthless then. At F32, F16 and BF16 `out` may be the anchor.
+    infinity, also such as come of rounding; `kept` and `out` are worthless then. At F32, F16 and BF16 `out` may be the anchor.
     """
     size = same_size(anchor, theta, *(array for array in (residual, kept) if array is not None))
     if spec.buffer:
@@ -154,33 +154,6 @@ def _value(
     if kept is not None:
         kept.fill(0)
     return {spec.name: value}
-
-
-def check_finite(
-    anchor: NDArray[Any],
-    theta: NDArray[Any],
-    *,
-    spec: TensorSpec,
-    dtype: str | None,
-    residual: NDArray[Any] | None = None,
-) -> None:
-    """Raises NotFinite if `encode` would, of the same arguments: for whoever is about to overwrite what cannot be had again.
-    `dtype`: F32, F16, BF16 or None."""
-    if spec.buffer:
-        if not all_finite(theta):
-            raise NotFinite(spec.name)
-        return
-    difference, code = _Difference(anchor, theta, residual), WIRE_DTYPES[dtype or spec.dtype]
-    block, spare, narrow = scratch(3)
-    with np.errstate(all="ignore"):
-        for span in spans(anchor.size):
-            x: NDArray[Any] = difference.block(span, block, spare)
-            if code != F32:
-                rounded = narrow.view(code)[: x.size]
-                np.copyto(rounded, x, casting="unsafe")
-                x = rounded
-            if not finite_block(x, spare):
-                raise NotFinite(spec.name)
 
 
 class Decoder:

@@ -193,11 +193,11 @@ class Learner:
         except BaseException:  # the communication side has failed, and says its last words
             await self.participant.leave()
             raise
-        inner.give_back(await self.participant.parameters(inner.lacking))
+        lacking = await self.participant.parameters(inner.lacking)
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
         await self.participant.leave()
-        inner.take_committed()
+        inner.take_committed(lacking)
         self.params = params_sha256(self.adapter)
         return reason
 
@@ -225,6 +225,8 @@ class Learner:
             if publication is not None:
                 boundary = True
                 self.publish(publication)
+                if publication.flaw:
+                    inner.take_committed(await self.participant.parameters(inner.lacking))
             self.keeper.save(inner, self.handoff, boundary=boundary)
             boundary = False
             if inner.waits:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from swarm.core.errors import LearnerIdTaken, RunEnded, SchemaMismatch, Superseded
 from swarm.core.events import RoundClosed, Waiting
-from swarm.core.records import Control, RoundRecord
+from swarm.core.records import Control, Role, RoundRecord
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange
 from swarm.learners.numpy import NumpyAdapter
@@ -181,16 +182,22 @@ def test_a_wrong_schema_is_refused_before_anything_is_written() -> None:
     virtually(main())
 
 
-def test_a_poisoned_delta_never_reaches_theta() -> None:
+@pytest.mark.parametrize("role", ["both", "learner"])
+@pytest.mark.parametrize("fragments", [1, 2])
+def test_a_poisoned_delta_never_reaches_theta(fragments: int, role: Role) -> None:
     async def main() -> None:
         store, machines = MemoryStore(), Machines()
-        manifest = await new_run(store, SPEC, rounds=4)
+        manifest = await new_run(store, msgspec.structs.replace(SPEC, fragments=fragments), rounds=4)
         a = Learner(store, manifest, "a", machines)
-        b = Learner(store, manifest, "b", machines, poison=True)
+        b = Learner(store, manifest, "b", machines, poison=True, role=role)
+        assert b.participant.gives_away == (role == "learner")
         assert await together(a.live(), b.live()) == ["done", "done"]
         for record in await tape(store, manifest):
-            assert [p.learner for p in record.participants] == ["a"]
-            assert [(r.learner, r.reason) for r in record.rejected] == [("b", "nonfinite")]
+            if "b.bias" in a.exchange.plan[record.fragment]:
+                assert [p.learner for p in record.participants] == ["a"]
+                assert [(r.learner, r.reason) for r in record.rejected] == [("b", "nonfinite")]
+            else:
+                assert ([p.learner for p in record.participants], record.rejected) == (["a", "b"], ())
         assert a.params == b.params
 
     virtually(main())

@@ -19,7 +19,7 @@ from swarm.learners.numpy import NumpyAdapter
 from swarm.runtime.handoff import Aligned, Handoff, Publication, Verdict
 from swarm.runtime.inner import InnerLoop
 from swarm.runtime.saved import Saved, save
-from swarm.tensors.blocks import BLOCK, spans
+from swarm.tensors.blocks import BLOCK, in_one_piece, spans
 from swarm.tensors.codec import Decoder
 from swarm.tensors.precision import DTYPES
 from tests.integration.simulation import model
@@ -468,22 +468,45 @@ def test_a_delta_made_in_the_place_of_its_anchor_is_the_same(dtype: str, delta_d
         assert all(np.array_equal(a, mine[n]) for n, a in one.inner.committed().items())
 
 
+@pytest.mark.parametrize("error_feedback", [True, False])
+@pytest.mark.parametrize("fragments", [1, 3])
 @pytest.mark.parametrize(
-    ("dtype", "delta_dtype", "value"), [("F32", None, np.nan), ("BF16", None, 3.39e38), ("F32", "F8_E4M3", np.inf)]
+    ("dtype", "delta_dtype", "value"),
+    [("F32", None, np.nan), ("F16", None, np.inf), ("BF16", None, 3.39e38), ("F32", "F16", 1e38), ("F32", "F8_E4M3", np.inf)],
 )
-def test_an_anchor_outlives_a_delta_that_is_not_finite(dtype: str, delta_dtype: str | None, value: float) -> None:
-    bench = Bench(dtype=dtype, delta_dtype=delta_dtype, owns=True)
-    bench.step(5)
+def test_a_delta_that_is_not_finite_may_cost_its_anchor_and_the_next_commit_brings_another(
+    dtype: str, delta_dtype: str | None, value: float, fragments: int, error_feedback: bool
+) -> None:
+    bench = Bench(dtype=dtype, delta_dtype=delta_dtype, owns=True, fragments=fragments, error_feedback=error_feedback)
+    bench.work()
+    bench.closes()
+    while bench.inner.schedule.fragment(bench.inner.round):
+        bench.work()
+        bench.closes()
+    bench.step(bench.inner.steps_before - 1)
     last = bench.plan[0][-1]
     bench.model[last].reshape(-1)[-1] = value
     if dtype == "BF16":
         bench.inner.parts[0].anchor[last].reshape(-1)[-1] = -value  # both are finite, their difference is not
         bench.theta[0][last].reshape(-1)[-1] = -value
+    residual = {name: array.copy() for name, array in bench.inner.parts[0].residual.items()}
     bench.inner.count(tokens=1, loss=None, seconds_s=1.0)
     made = bench.report()
     assert made is not None
     assert (made.flaw, dict(made.delta)) == (last, {})
+    in_place = delta_dtype in (None, dtype)
+    assert bench.inner.lacking == ((0,) if in_place else ())
+    assert not any(bench.off(k) for k in range(1, fragments)), "the steps of every fragment are given up"
+    bench.inner.take_committed({k: bench.handed(k) for k in bench.inner.lacking})
+    assert bench.off(0) == 0.0
+    assert bench.inner.lacking == ((0,) if in_place else ()), "it is not held beside what comes"
+    bench.closes(accept=False, verdict=Verdict(refused=True))
     assert (bench.inner.lacking, bench.off(0)) == ((), 0.0)
+    kept = bench.inner.parts[0].residual
+    assert {name: array.tobytes() for name, array in kept.items()} == {n: a.tobytes() for n, a in residual.items()}
+    for _ in range(fragments + 1):
+        assert bench.work().flaw == ""
+        bench.closes()
 
 
 # Evaluation
@@ -704,7 +727,10 @@ def test_a_learner_holds_its_model_the_anchor_and_one_delta_or_what_comes_in(fra
         spec, schedule = DiLoCo(sync_every=4, fragments=fragments), Schedule(sync_every=4, fragments=fragments)
 
         def committed(fragment: int) -> tuple[str, dict[str, np.ndarray]]:
-            return "0" * 64, {name: np.full((1536, 1024), 0.25, F32) for name in dealt[fragment]}
+            theta = in_one_piece({name: ((1536, 1024), np.dtype(F32)) for name in dealt[fragment]})  # as they are fetched
+            for array in theta.values():
+                array[...] = 0.25
+            return "0" * 64, theta
 
         start = Aligned(newest=-1, fragments={k: committed(k) for k in range(fragments)})
         inner = InnerLoop(adapter, spec, plan=dealt, schedule=schedule, start=start, owns=owns)

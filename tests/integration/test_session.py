@@ -539,6 +539,70 @@ def test_a_full_disk_is_told_once_and_training_goes_on() -> None:
     ]
 
 
+class Told(list[Any]):
+    """Events, each of which is looked at when it comes."""
+
+    def __init__(self, look: Callable[[Any], None]) -> None:
+        super().__init__()
+        self.look = look
+
+    def append(self, event: Any) -> None:
+        super().append(event)
+        self.look(event)
+
+
+@pytest.mark.parametrize("fragments", [1, 2])
+def test_an_anchor_that_was_lost_to_a_delta_that_is_not_finite_is_fetched(fragments: int) -> None:
+    """Nobody closes the round, so that nothing else brings the committed parameters back."""
+    run = Run(spec=msgspec.structs.replace(SPEC, fragments=fragments))
+    adapter = NumpyAdapter(model(1))
+    seen: list[dict[str, bytes]] = []
+
+    def held() -> dict[str, bytes]:
+        return {name: array.tobytes() for name, array in adapter.snapshot().items()}
+
+    def look(event: Any) -> None:
+        if isinstance(event, Trouble):
+            seen.append(held())
+            session.leave()
+
+    run.events = Told(look)
+    with run.session(adapter=adapter, role="learner") as session:
+        committed = held()
+        for _ in session:
+            adapter.apply({n: np.full_like(a, np.nan) for n, a in adapter.snapshot().items()})
+            session.report(tokens=10, loss=1.0)
+    assert seen == [committed], "it had them when it said so"
+    assert session.ended is not None
+    assert session.ended.reason == "left"
+
+
+def test_whoever_leaves_does_not_wait_for_an_anchor_that_cannot_be_fetched() -> None:
+    run = Run()
+    joined = False
+    gate = Gate(run.store, lambda op, key: joined and op == "read_part" and "/blobs/init/" in key)
+    adapter = NumpyAdapter(model(1))
+    with run.session(gate, adapter=adapter, role="learner") as session:
+        joined = True
+        leaver = threading.Thread(target=lambda: gate.reached.wait(LONG_S) and session.leave())
+        leaver.start()
+        for _ in session:
+            adapter.apply({n: np.full_like(a, np.nan) for n, a in adapter.snapshot().items()})
+            session.report(tokens=10, loss=1.0)
+        leaver.join()
+        gate.opened.set_result(None)
+    assert gate.reached.is_set()
+    assert session.ended is not None
+    assert session.ended.reason == "left"
+
+
+def test_a_communication_thread_that_has_ended_answers_nothing() -> None:
+    run = Run(rounds=1)
+    with run.session() as session:
+        train(session)
+    assert session._conversation.ask(session._participant.parameters((0,))) is None
+
+
 def test_numbers_that_are_not_finite_are_given_up_with_the_optimizers_state(tmp_path: Path) -> None:
     run = Run(rounds=3)
     adapter, task = NumpyAdapter(model(1)), Counter()

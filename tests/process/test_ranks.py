@@ -86,11 +86,31 @@ def test_two_ranks_train_whole_layers_as_one(places: dict[str, Path], tmp_path: 
     compare(places, tmp_path, config, size=2, shares=(3, 1))
 
 
+BUCKETS = spec(iters=6, fine_tune_type="full", optimizer="sgd", grad_accumulation_steps=2, batch_size=3, gradient_buckets=4)
+
+
+def test_two_ranks_that_sum_in_buckets_train_as_one(places: dict[str, Path], tmp_path: Path) -> None:
+    compare(places, tmp_path, BUCKETS, size=2, shares=(3, 1))
+
+
+def test_a_rank_that_is_killed_ends_the_others_between_buckets(places: dict[str, Path], tmp_path: Path) -> None:
+    config = spec(iters=100_000, save_every=5, optimizer="sgd", fine_tune_type="full", gradient_buckets=8)
+    with ranks(tmp_path, config, **places, size=2) as (first, second):
+        first.until(stepped(5))
+        second.process.kill()
+        assert first.wait() == 75, first.words()
+        assert first.ended.again
+        assert first.ended.error == "GroupBroken"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("shares", [(), (5, 2, 1), (1, 0, 1)])
-@pytest.mark.parametrize("kind", ["lora", "full"])
-def test_three_ranks_train_as_one(places: dict[str, Path], tmp_path: Path, kind: str, shares: tuple[int, ...]) -> None:
-    together = compare(places, tmp_path, spec(iters=9, fine_tune_type=kind, optimizer="sgd"), size=3, shares=shares)
+@pytest.mark.parametrize(("kind", "buckets"), [("lora", 1), ("full", 1), ("full", 5)])
+def test_three_ranks_train_as_one(
+    places: dict[str, Path], tmp_path: Path, kind: str, buckets: int, shares: tuple[int, ...]
+) -> None:
+    config = spec(iters=9, fine_tune_type=kind, optimizer="sgd", gradient_buckets=buckets)
+    together = compare(places, tmp_path, config, size=3, shares=shares)
     idle = [rank for rank, share in enumerate(shares) if share == 0]
     assert all(each.own_tokens == 0 for rank in idle for each in together[rank].of(RankStepped))
 
@@ -119,6 +139,7 @@ def test_a_stopped_rank_ends_the_others_within_their_limit(places: dict[str, Pat
         second.process.send_signal(signal.SIGSTOP)
         assert first.wait() == 75, first.words()
         assert "no sign of progress" in first.ended.reason
+        assert "newest MLX" in first.ended.reason
         assert first.ended.again
         second.process.send_signal(signal.SIGCONT)
         assert second.wait() == 75, second.words()

@@ -12,6 +12,7 @@ from textual.message import Message
 
 from swarm import api
 from swarm.core.clients import sampled
+from swarm.core.finetune import FineTune
 from swarm.core.lease import BeatId
 from swarm.core.manifest import PayloadRef, TaskRef
 from swarm.core.records import Claim, Control
@@ -29,6 +30,7 @@ from swarm.core.state import (
     apply,
 )
 from swarm.core.tensorspec import TensorSpec
+from tests.integration import handmade_job
 from tui.app import SwarmApp
 from tui.messages import Facts, HomePolled, HomeShown, LogLine, RunAt, RunPolled, RunShown
 from tui.transitions import Note
@@ -266,6 +268,20 @@ def fed_state(
         unit: {0: Claim(round=closed, learner=who, incarnation=1)} for unit, who in zip(others, learners[1:], strict=False)
     }
     return apply(state, ClientsRead(closed, {} if private else claims))
+
+
+def job_state(*, meeting: bool = False, finished: bool = False, silent: tuple[str, ...] = (), **more: object) -> api.RunState:
+    """A data-parallel job as a watch folds it; `meeting`: between two generations."""
+    if finished:
+        records = handmade_job.job(upto=1000, finished=True)
+        return handmade_job.seen(records, spec=FineTune(world_size_min=2), live=False, step=1000, run=AT.run)
+    if not meeting:
+        state = handmade_job.job(upto=600)
+        return handmade_job.seen(state, spec=FineTune(world_size_min=2), silent=silent, run=AT.run, polls=24, **more)
+    records = [r for r in handmade_job.job() if getattr(r, "generation", None) in (0, 1)]
+    records += [handmade_job.member("studio", 2)]
+    words = {"studio": "waiting for 1 more machine; not here: linux-3090, mbp"}
+    return handmade_job.seen(records, spec=FineTune(world_size_min=2), trains=False, words=words, run=AT.run)
 
 
 def snapshot(round: int, learner: str) -> api.Snapshot:

@@ -18,7 +18,9 @@ DRAWN_WITH = "8.2.8"
 pytestmark = pytest.mark.skipif(
     textual.__version__ != DRAWN_WITH, reason=f"the pictures were drawn with Textual {DRAWN_WITH}: another one draws others"
 )
+IN_ROUNDS = ("running", "waiting", "silent", "lost", "done", "paused", "rejected", "syncer")
 FEDERATED = ("fedavg", "fedavg-private", "fedavg-many")
+JOBS = ("job", "job-meeting")
 SIZES = [(120, 36), (80, 24)]
 
 
@@ -70,6 +72,10 @@ def run_of(fixed: SimpleNamespace, name: str) -> Any:
             return fixed.run_shown(fixed.fed_state(private=True, silent=("linux-3090",)), log=())
         case "fedavg-many":
             return fixed.run_shown(fixed.fed_state(clients=500, per_round=30, closed=3, silent=("linux-3090",)), log=())
+        case "job":
+            return fixed.run_shown(fixed.job_state(), job=fixed.job(run=fixed.AT.run), log=())
+        case "job-meeting":
+            return fixed.run_shown(fixed.job_state(meeting=True), log=())
         case _:
             state = fixed.run_state()
             return fixed.run_shown(state, job=fixed.job(), round_since_s=state.polled_at_s - 41.0)
@@ -101,7 +107,9 @@ def test_home(fixed: SimpleNamespace, snap_compare: Callable[..., bool], name: s
 
 
 @pytest.mark.parametrize("size", SIZES, ids=["120x36", "80x24"])
-@pytest.mark.parametrize("name", ["running", "waiting", "silent", "lost", "done", "paused", "rejected", "syncer", *FEDERATED])
+@pytest.mark.parametrize(
+    "name", ["running", "waiting", "silent", "lost", "done", "paused", "rejected", "syncer", *FEDERATED, *JOBS]
+)
 def test_run(fixed: SimpleNamespace, snap_compare: Callable[..., bool], name: str, size: tuple[int, int]) -> None:
     app = fixed.app_over(home_of(fixed, "busy"), run_of(fixed, name))
     assert snap_compare(app, press=["enter"], terminal_size=size, run_before=settle)
@@ -121,6 +129,11 @@ def test_the_question_on_quitting(fixed: SimpleNamespace, snap_compare: Callable
 def test_the_details_of_a_round(fixed: SimpleNamespace, snap_compare: Callable[..., bool], size: tuple[int, int]) -> None:
     app = fixed.app_over(home_of(fixed, "busy"), run_of(fixed, "fedavg"))
     assert snap_compare(app, press=["enter", "d"], terminal_size=size, run_before=settle)
+
+
+def test_plan_and_preflight_of_a_job(fixed: SimpleNamespace, snap_compare: Callable[..., bool]) -> None:
+    app = fixed.app_over(home_of(fixed, "busy"), run_of(fixed, "job"))
+    assert snap_compare(app, press=["enter", "d"], terminal_size=(120, 36), run_before=settle)
 
 
 async def settle(pilot: Pilot[None]) -> None:

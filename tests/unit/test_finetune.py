@@ -25,7 +25,7 @@ from swarm.core.finetune import (
 from swarm.core.options import options
 from swarm.parallel.config import read_config
 
-OURS = {"lora_rank", "world_size_min", "world_size_max", "attach_model", "beat_s", "lease_s"}
+OURS = {"lora_rank", "world_size_min", "world_size_max", "gradient_buckets", "attach_model", "beat_s", "lease_s"}
 UNLISTED = {
     "prompt_feature",
     "completion_feature",

@@ -56,6 +56,10 @@ def fact_lines(
         if state.manifest is not None and state.manifest.base is not None:
             yield _fact("base model", f"{state.manifest.base.name}, SHA-256 {state.manifest.base.sha256}")
         yield _fact("rounds read", str(len(state.rounds)))
+        if state.ranks.generations:
+            ranks = state.ranks
+            read = f"{text.count(len(ranks.points), 'report')}, {text.count(len(ranks.evals), 'evaluation')} read"
+            yield _fact("generations", f"{len(ranks.generations)}, {read}")
         yield _fact("watched", f"{text.span(state.watched_s)}, lost: {state.lost or 'no'}")
         for learner in state.learners[:20]:
             beat = f"beat {text.span(learner.beat_age_s)} old"

@@ -8,8 +8,8 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.reactive import reactive
 
-from swarm.api import EvalRecord, RoundRecord, RunState, private
-from tui import view_clients, view_rounds, view_run
+from swarm.api import RunState, private
+from tui import view_clients, view_ranks, view_rounds, view_run
 from tui.commands import Place, bindings
 from tui.messages import RunAt, RunShown
 from tui.screens.dialogs import Page
@@ -40,7 +40,7 @@ class RunScreen(ListScreen):
         self.at = at
         self._name_first = name  # until the manifest was read
         self._possible: tuple[bool, ...] = ()
-        self._drawn: tuple[tuple[RoundRecord, ...], tuple[EvalRecord, ...]] = ((), ())  # whose curves are drawn
+        self._drawn: tuple[object, ...] = ()  # the records whose curves are drawn
 
     def compose(self) -> ComposeResult:
         yield Words(id="head")
@@ -82,17 +82,15 @@ class RunScreen(ListScreen):
         if shown is None:
             return
         self.query_one("#banner", Words).show(*view_run.banner(shown))
-        learners = self.query_one("#learners", Table)
-        learners.show(view_run.learner_rows(shown))
+        learners, job = self.query_one("#learners", Table), view_ranks.parallel(shown.state)
+        if job:
+            learners.head(view_ranks.RANK_COLUMNS, name="Ranks")
+        learners.show(view_ranks.rank_rows(shown) if job else view_run.learner_rows(shown))
         if view_clients.federated(shown.state):
             self.add_class("-federated")
             learners.call("tok/s", view_run.work_rate(shown.state))
             self.query_one("#clients", Table).show(view_clients.client_rows(shown))
-        records = (shown.state.rounds, shown.state.evals)
-        if records[0] is not self._drawn[0] or records[1] is not self._drawn[1]:
-            self._drawn = records
-            hidden = shown.state.manifest is not None and private(shown.state.manifest.algorithm)
-            self.query_one("#loss", LossPane).show(view_rounds.curves(*records, hidden=hidden))
+        self._draw(shown.state)
         self.query_one("#rounds", RoundsPane).show_run(shown)
         log = tuple(((line.text, line.tone),) for line in shown.log)
         self.query_one("#log", Lines).show(log or (_QUIET,))
@@ -100,6 +98,17 @@ class RunScreen(ListScreen):
         if possible != self._possible:
             self._possible = possible
             self.refresh_bindings()
+
+    def _draw(self, state: RunState) -> None:
+        """The curves, if there is anything new in them."""
+        records = (state.manifest, state.rounds, state.evals, state.ranks.points, state.ranks.evals)
+        if len(records) == len(self._drawn) and all(a is b for a, b in zip(records, self._drawn, strict=True)):
+            return
+        self._drawn = records
+        hidden = state.manifest is not None and private(state.manifest.algorithm)
+        job = view_ranks.parallel(state)
+        curves = view_ranks.curves(state) if job else view_rounds.curves(state.rounds, state.evals, hidden=hidden)
+        self.query_one("#loss", LossPane).show(curves)
 
     def _headline(self) -> None:
         shown = self.shown or RunShown(at=self.at, state=RunState(run=self._name_first), now_s=0.0)
@@ -117,8 +126,10 @@ class RunScreen(ListScreen):
                 return shown is not None and view_run.stoppable(shown.state)
             case "drop":
                 return shown is not None and view_run.stoppable(shown.state) and bool(view_run.droppable(shown.state))
-            case "clients" | "details":
+            case "clients":
                 return shown is not None and view_clients.federated(shown.state)
+            case "details":
+                return shown is not None and (view_clients.federated(shown.state) or view_ranks.parallel(shown.state))
             case "metric":
                 return self.ready and self.query_one("#loss", LossPane).can_switch
             case _:
@@ -130,7 +141,11 @@ class RunScreen(ListScreen):
             pane.focus()
 
     def action_details(self) -> None:
-        if self.shown:
+        if self.shown is None:
+            return
+        if view_ranks.parallel(self.shown.state):
+            self.app.push_screen(Page("Plan and preflight", view_ranks.details(self.shown.state)))
+        else:
             self.app.push_screen(Page("Last round", view_clients.details(self.shown.state)))
 
     def action_metric(self) -> None:

@@ -25,11 +25,12 @@ _MARKS = 24  # validation marks at most, so that they stay apart
 
 @dataclass(frozen=True)
 class Curves:
-    """Losses, and a classifier's accuracies, by round, oldest first."""
+    """Losses, and a classifier's accuracies, by round or iteration, oldest first."""
 
     train: tuple[tuple[int, float], ...] = ()
     validation: tuple[tuple[int, float], ...] = ()
     accuracy: tuple[tuple[int, float], ...] = ()
+    empty: str = "loss: no round has closed yet"  # what is said while there is none
 
 
 class LossPane(Container, can_focus=True):
@@ -104,7 +105,7 @@ class LossPane(Container, can_focus=True):
         train = [v for _, v in self._curves.train]
         validation = [v for _, v in self._curves.validation]
         if not train and not validation:
-            return ((("loss: no round has closed yet", "dim"),),)
+            return (((self._curves.empty, "dim"),),)
         if self.graded:
             right = [v for _, v in self._curves.accuracy]
             label = (f"acc   {text.loss(right[-1])} ", f"loss  {text.loss(next(iter((validation or train)[-1:]), None))} ")

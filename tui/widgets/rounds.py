@@ -1,8 +1,9 @@
-"""The rounds: the open one, then the closed ones, newest first; all in one line where there is only one."""
+"""The rounds: the open one, then the closed ones, newest first; all in one line where there is only one. Of a data-parallel
+job its generations."""
 
 from __future__ import annotations
 
-from tui import view_rounds
+from tui import view_ranks, view_rounds
 from tui.messages import RunShown
 from tui.widgets.toned import Lines
 
@@ -27,7 +28,10 @@ class RoundsPane(Lines):
         if self._value is None:
             return
         region = self.scrollable_content_region
-        if region.height <= 1:
+        if view_ranks.parallel(self._value.state):
+            self.title("Generations")
+            self.show(view_ranks.generation_lines(self._value, brief=region.height <= 1))
+        elif region.height <= 1:
             self.show((view_rounds.rounds_summary(self._value),))
         else:
             closed = view_rounds.closed_round_lines(self._value.state, width=region.width)

@@ -72,6 +72,15 @@ class Table(Toned):
             self._all = rows
             self._arrange()
 
+    def head(self, columns: tuple[Column, ...], *, name: str) -> None:
+        """Show other columns, of rows that are shown next."""
+        if columns != self._columns:
+            self._columns, self._name, self._sorted = columns, name, None
+            self._all = self._rows = ()
+            self._layout = fit_columns(columns, self._inner_width - 2)
+            self._retitle()
+            self.refresh()
+
     def call(self, title: str, shown: str) -> None:
         """Head the column `title` with another word."""
         columns = tuple(replace(c, title=shown) if c.title == title else c for c in self._columns)
