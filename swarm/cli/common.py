@@ -78,7 +78,7 @@ def learner_options(command: F, *, but: tuple[str, ...] = ()) -> F:
         "interface": click.option(
             "--interface",
             metavar="NAME",
-            help="Of an MLX-LM fine-tuning: the network interface, as en0, over which the machines exchange; by default the best.",
+            help="Of an MLX-LM fine-tuning: the network interface to exchange over, as en0; by default the best.",
         ),
         "role": click.option(
             "--role",

@@ -37,7 +37,11 @@ class Balance:
         again = [speed for speed in self._ranks.values() if speed.forget()]
         speeds = self._speeds()
         better = divided(speeds, size=len(self.shares))
-        worth = expected(self.shares, speeds) > WORTH * expected(better, speeds)
+        # Steps take some time for nothing: of so small ones that it is most of it, a rank with little work looks slow, and would
+        # get still less. So what counts is that one rank really holds up the others.
+        took_s = [speed.took_s for speed in self._ranks.values() if speed.took_s is not None]
+        uneven = len(took_s) < len(self._ranks) or max(took_s) > WORTH * sum(took_s) / len(took_s)
+        worth = uneven and expected(self.shares, speeds) > WORTH * expected(better, speeds)
         for speed in again:
             speed.idle = 0
         if better == self.shares or not (worth or again):
@@ -61,6 +65,7 @@ class _Speed:
         self.idle = 0
         """Steps since it had work."""
         self._recent: deque[float] = deque(maxlen=WINDOW)
+        self._seconds: deque[float] = deque(maxlen=WINDOW)
         self._last: float | None = None  # from before the shares were changed
         self._patience = IDLE_STEPS
 
@@ -68,14 +73,21 @@ class _Speed:
         """The shares are others: what comes is not to be mixed with what was."""
         self._last = self.median
         self._recent.clear()
+        self._seconds.clear()
         self.idle = 0
 
     def add(self, work: float, seconds: float) -> None:
         if work > 0 and seconds > 0:
             self._recent.append(work / seconds)
+            self._seconds.append(seconds)
             self.idle = 0
         else:
             self.idle += 1
+
+    @property
+    def took_s(self) -> float | None:
+        """The median of its steps; None if it had no work of late."""
+        return statistics.median(self._seconds) if len(self._seconds) == WINDOW else None
 
     @property
     def known(self) -> bool:
@@ -92,6 +104,7 @@ class _Speed:
             return False
         self._patience *= 2
         self._recent.clear()
+        self._seconds.clear()
         self._last = None
         return True
 

@@ -39,6 +39,7 @@ from swarm.parallel.site import Site
 from swarm.parallel.store import Store
 from swarm.runtime.patience import Patience
 from swarm.tape import derived_nonce
+from swarm.tasks.lm.files import remove_checkpoints
 
 LOOK_S = 0.2  # between two looks at the rank
 TOLD_S = 1.0  # between two signs of its progress
@@ -106,6 +107,8 @@ class Duty:
         start = await self._fetched()
         if isinstance(start, GenerationEnd):
             return start
+        if self.plan.start is not None:
+            remove_checkpoints(self.site.checkpoints, before=self.plan.start.generation)
         told = self.site.told(self.plan, self.rank, start=start)
         self.gauges.placed(self.plan, self.rank)
         self._emit(self._placed())
@@ -230,6 +233,8 @@ class Duty:
                 case Validated():
                     loss, seconds_s = event.loss, event.seconds_s
                     self._emit(JobValidated(part=event.part, iteration=event.iteration, loss=loss, seconds_s=seconds_s))
+                case Replanned():
+                    self.gauges.shares = event.shares
                 case Replanned():
                     self.gauges.shares = event.shares
                 case Saved():

@@ -85,6 +85,7 @@ class Gauges:
                     waiting_s=rank.waiting_s + event.waiting_s,
                     exchange_s=rank.exchange_s + event.exchange_s,
                     update_s=rank.update_s + event.update_s,
+                    share=round(1000 * event.share),
                     microbatch_rows=event.microbatch_rows,
                     memory_bytes=event.memory_bytes,
                 )

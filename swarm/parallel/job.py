@@ -94,7 +94,7 @@ def take_part(
             adapter_path=adapter_path,
             start_adapter=start,
             places=Places(
-                model=order.model or (manifest.model.name if manifest.model.revision else None),
+                model=order.model or (manifest.model.name if manifest.model.revision else _text(files.fetched)),
                 data=order.data,
                 adapter_path=order.adapter_path,
             ),
@@ -132,6 +132,10 @@ def _check(order: Learn) -> None:
 
 def _interfaces(name: str | None) -> list[Interface]:
     return [each for each in addresses() if name is None or each.name == name]
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
 
 
 def _start_adapter(mailbox: Mailbox, manifest: Manifest, cache: Cache, emit: Emit) -> Path | None:

@@ -71,8 +71,9 @@ class Digests:
 class Gathered:
     """A run's base model and rows on this machine."""
 
-    def __init__(self, model: Path, data: Path, digests: Digests) -> None:
-        self.model, self.data, self._digests = model, data, digests
+    def __init__(self, model: Path, data: Path, digests: Digests, *, fetched: Path | None = None) -> None:
+        """`fetched`: where the base model stays, if all of it came with the run."""
+        self.model, self.data, self.fetched, self._digests = model, data, fetched, digests
 
     def hashes(self) -> dict[str, str]:
         """SHA-256 by file, `model/config.json` or `data/train.jsonl`, as they are now; what cannot be read is left out."""
@@ -154,12 +155,14 @@ def gathered(
         advice = "pass its folder with --data"
         rows = None if data is None else Path(data)
         found = {ref: find.file(ref, "data", rows, None, advice) for ref in manifest.task.data}
-        yield Gathered(models, linked(into / "data", {ref.name: path for ref, path in found.items()}), digests)
+        links = linked(into / "data", {ref.name: path for ref, path in found.items()})
+        yield Gathered(models, links, digests, fetched=find.kept(manifest.model))
 
 
 class _Finder:
     def __init__(self, mailbox: Mailbox, manifest: Manifest, cache: Cache, digests: Digests, emit: Emit) -> None:
         self._mailbox, self._manifest, self._cache, self._digests, self._emit = mailbox, manifest, cache, digests, emit
+        self._fetched: dict[DataRef, FileRef] = {}
 
     def file(self, ref: DataRef, kind: Literal["data", "model"], folder: Path | None, known: Path | None, advice: str) -> Path:
         """Where it is: in `folder`, which a person named, at `known`, which may be another one, or attached to the run."""
@@ -180,7 +183,13 @@ class _Finder:
         attached = next(files, None)
         if attached is None:
             raise DataMissing(f"{ref.name} of run {self._manifest.name} is not on this machine, nor attached to it: {advice}")
+        self._fetched[ref] = attached
         return asyncio.run(fetch_patiently(self._mailbox, self._manifest.run, attached, self._cache, self._emit))
+
+    def kept(self, model: ModelRef) -> Path | None:
+        """A folder of the cache with the whole model, if all of it was fetched."""
+        files = [self._fetched[ref] for ref in model.files if ref in self._fetched]
+        return self._cache.folder(tuple(files)) if len(files) == len(model.files) else None
 
 
 def _model_folder(given: str, emit: Emit) -> tuple[Path, str]:

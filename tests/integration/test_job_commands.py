@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -147,13 +146,17 @@ def test_what_happens_is_told_line_by_line() -> None:
     assert not ranks.changed(after, stopping)
 
 
-def test_a_job_is_watched_until_it_ends(swarm: Swarm, mailbox: str) -> None:
-    early, all_of_it = made.job(upto=980, late=False), made.job(upto=1000, finished=True)
+def test_a_job_is_watched_until_it_ends(swarm: Swarm, mailbox: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    early, whole = made.job(upto=980, late=False), made.job(upto=1000, finished=True)
     made.write(mailbox, made.manifest(), early)
-    later = threading.Timer(2.5, made.write, (mailbox, made.manifest(), [r for r in all_of_it if r not in early]))
-    later.start()  # status listens for two beats first
+    show = status.show
+
+    def shown_and_then(*args: Any) -> None:
+        show(*args)
+        made.write(mailbox, made.manifest(), [r for r in whole if r not in early])  # it ends after the first look
+
+    monkeypatch.setattr(status, "show", shown_and_then)
     assert swarm("status", NAME, "--watch") == 0
-    later.join()
     assert swarm.out.splitlines()[0].split()[2] == "idle"
     assert "ended, finished: all 1000 steps are done" in swarm.out
     assert swarm.out.count("iteration 1000: train") == 1

@@ -118,3 +118,21 @@ def test_ranks_that_get_no_rows_for_want_of_rows_change_nothing() -> None:
 def test_shares_that_are_none_are_refused(shares: list[int]) -> None:
     with pytest.raises(ValueError, match="shares must not be negative"):
         Balance(shares)
+
+
+def test_equal_ranks_whose_steps_take_mostly_fixed_time_keep_their_shares() -> None:
+    rng = random.Random(3)
+    balance = Balance((1, 1))
+    for _ in range(2000):
+        parts = [balance.fraction(rank) for rank in range(2)]
+        balance.measured([1000 * part for part in parts], [(0.010 + 0.001 * part) * rng.uniform(0.95, 1.05) for part in parts])
+    assert 0.3 < balance.fraction(0) < 0.7
+
+
+def test_a_slow_rank_gets_less_though_a_part_of_each_step_is_fixed() -> None:
+    balance = Balance((1, 1))
+    for _ in range(500):
+        parts = [balance.fraction(rank) for rank in range(2)]
+        balance.measured([1000 * part for part in parts], [0.002 + 0.01 * parts[0], 0.002 + 0.03 * parts[1]])
+    slowest = max(0.01 * balance.fraction(0), 0.03 * balance.fraction(1))
+    assert slowest < 1.2 * 0.0075
