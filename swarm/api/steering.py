@@ -54,10 +54,11 @@ def new_run(
     checkpoints_kept: int = 3,
     base_model: str | None = None,
     attach: bool | None = None,
+    attach_model: bool = False,
 ) -> CreateRun:
     """A run to be made by a worker; its options are checked here. `base_model`: a Safetensors file with the parameters that it
-    begins with; None: freshly initialised ones. `attach`: the data that its order gives; None: if that is under 1 GiB. Raises
-    UsageError, TaskUnknown."""
+    begins with; None: freshly initialised ones. `attach`: the data that its order gives; None: if that is under 1 GiB.
+    `attach_model`: the model that it gives, too. Raises UsageError, TaskUnknown."""
     try:
         chosen = registry.get(task)
     except TaskUnknown as error:
@@ -88,6 +89,7 @@ def new_run(
         checkpoints_kept=checkpoints_kept,
         base_model=None if base_model is None else settings.absolute(base_model),
         attach=attach,
+        attach_model=attach_model,
     )
 
 

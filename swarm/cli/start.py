@@ -49,6 +49,7 @@ class JobChoice(TypedDict):
     checkpoint_every: int
     keep_checkpoints: int
     attach: bool | None
+    attach_model: bool
     base_model: str | None
     no_join: bool
     detach: bool
@@ -116,6 +117,11 @@ def job_options(*, task: str, turn: str) -> Callable[[F], F]:
                     "--attach/--no-attach",
                     default=None,
                     help="Put the file of --data into the mailbox, for those who join; by default if it is under 1 GiB.",
+                ),
+                click.option(
+                    "--attach-model",
+                    is_flag=True,
+                    help="Put the model of --model into the mailbox, for those who join and do not have it.",
                 ),
                 click.option(
                     "--base-model",
@@ -218,6 +224,8 @@ def _start(algorithm: Algorithm, *, job: JobChoice, learner: LearnerChoice, mail
 
     if job["attach"] and learner["data"] is None:
         raise UsageError("--attach needs a file: pass it with --data FILE")
+    if job["attach_model"] and learner["model"] is None:
+        raise UsageError("--attach-model needs a model: pass it with --model")
     if isinstance(algorithm, FedAvg) and algorithm.private and job["workers"] > 1:
         raise UsageError("private clients have data of their own, each learner its own: --workers would give all the same")
     location = where(mailbox)
@@ -233,6 +241,7 @@ def _start(algorithm: Algorithm, *, job: JobChoice, learner: LearnerChoice, mail
         checkpoints_kept=job["keep_checkpoints"],
         base_model=job["base_model"],
         attach=job["attach"],
+        attach_model=job["attach_model"],
     )
     wait_for(api.check_new_name(location, create.name))
     remember(location)
