@@ -140,9 +140,12 @@ class Agent:
     async def _heed(self) -> None:
         """Keep in mind what people command."""
         while True:
-            self._controls = await self._patience.through(lambda: self._exchange.controls(self._controls))
-            self._effect = effect(self._controls, rounds=None, committed=0, named=len(self._controls))
+            await self._look_at_controls()
             await asyncio.sleep(self.site.spec.beat_s)
+
+    async def _look_at_controls(self) -> None:
+        self._controls = await self._patience.through(lambda: self._exchange.controls(self._controls))
+        self._effect = effect(self._controls, rounds=None, committed=0, named=len(self._controls))
 
     def _check_dropped(self) -> None:
         if self._dropped:
@@ -203,14 +206,19 @@ class Agent:
         return meeting.register.under_way or meeting.register.plan is not None
 
     def _meet(self, generation: int) -> Meeting:
-        spec, me = self.site.spec, self.me
+        spec, me, hashes = self.site.spec, self.me, self.site.files.hashes()
+        wanted = wanted_hashes(self.site.manifest)
+        changed = [name for name in wanted if hashes.get(name) != wanted[name]]
+        if changed:
+            words = "is not the run's any more, and as long as that is so this machine cannot take part"
+            self._emit(Trouble(message=f"{', '.join(changed)} {words}"))
         facts = Facts(
             learner=me.learner,
             incarnation=me.incarnation,
             machine_name=me.machine_name,
             memory_bytes=self._memory_bytes(),
             versions=self._versions,
-            hashes=self.site.files.hashes(),
+            hashes=hashes,
             backends=self._backends,
             tokens_per_s=self._gauges.tokens_per_s,
         )
@@ -219,7 +227,7 @@ class Agent:
             world_size_max=spec.world_size_max,
             memory_bytes=sum(ref.size_bytes for ref in self.site.model.files if ref.name.endswith(".safetensors")),
             seed=spec.seed,
-            hashes=wanted_hashes(self.site.manifest),
+            hashes=wanted,
             gather_s=5 * spec.beat_s,
             start_s=self._start_s,
         )
@@ -294,6 +302,7 @@ class Agent:
             except (PayloadMissing, PayloadCorrupt, CheckpointUnsaved) as error:
                 self._emit(Trouble(message=f"the adapter is not written: {error}"))
             self._gauges.step = at.step
+        await self._look_at_controls()  # another machine may have seen the stop, and ended the generation, before this one
         if end.ending == "stopped" and not self._effect.stopped:
             raise JobStopped(f"the job has stopped: {end.reason}")
         chat = self.site.chat if adapter is not None else ""

@@ -44,7 +44,7 @@ from swarm.tasks.lm.files import remove_checkpoints
 LOOK_S = 0.2  # between two looks at the rank
 TOLD_S = 1.0  # between two signs of its progress
 LATE_S = 30.0  # for so long a share may not show what another machine wrote
-SETTLED_S = 20.0  # of training, before a generation ends for the sake of a machine that has come
+SETTLED_BEATS = 10  # of training, before a generation ends for the sake of a machine that has come
 CULPRIT_S = 2.0  # that a machine whose own rank has died has to say so, before the others say that theirs lost it
 OF_THE_JOB = frozenset(
     {"CheckpointUnsaved", "LossNotFinite", "ReplicasDiffer", "SchemaMismatch", "StateMismatch", "UsageError"}
@@ -254,7 +254,12 @@ class Duty:
         await self._log()
         if not process.halting:
             self._halted_for = self._why()
-            if not self._halted_for and self.rank == 0 and now_s - self._ready_s >= SETTLED_S and self.progressed:
+            if (
+                not self._halted_for
+                and self.rank == 0
+                and now_s - self._ready_s >= SETTLED_BEATS * self.site.spec.beat_s
+                and self.progressed
+            ):
                 self._halted_for = await self._joining()
             if self._halted_for:
                 process.halt()
