@@ -233,12 +233,14 @@ class ReplicasDiffer(RankError):
 
 
 class LossNotFinite(RankError):
-    """`step`: of the optimizer, from 1; `rows`: lines of train.jsonl, from 1; the whole step's if no row can be told."""
+    """`step`: of the optimizer, from 1; `rows`: lines of train.jsonl, from 1; the whole step's if no row can be told; `kept`:
+    in words, the last good checkpoint."""
 
-    def __init__(self, what: str, *, step: int, rows: Iterable[int]) -> None:
-        self.step, self.rows = step, tuple(rows)
+    def __init__(self, what: str, *, step: int, rows: Iterable[int], kept: str = "") -> None:
+        self.what, self.step, self.rows = what, step, tuple(rows)
         shown = ", ".join(map(str, self.rows[:10])) + (f" and {len(self.rows) - 10} more" if len(self.rows) > 10 else "")
-        super().__init__(f"the {what} of step {step} is not finite, from line {shown} of train.jsonl")
+        words = f"the {what} of step {step} is not finite, from line {shown} of train.jsonl"
+        super().__init__(f"{words}; {kept}" if kept else words)
 
 
 class CheckpointUnsaved(SwarmError):

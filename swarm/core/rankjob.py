@@ -32,7 +32,8 @@ class RankPlan(msgspec.Struct, frozen=True, kw_only=True):
     start_adapter: str | None = None  # or an adapter alone: MLX-LM's resume_adapter_file
     base: str = ""  # SHA-256 of the base model, which checkpoints remember
     names: dict[str, str] = {}  # what adapter_config.json says of model, data, adapter_path; by default the folders
-    shares: tuple[int, ...] = ()  # of each rank in a batch's tokens; by default equal
+    shares: tuple[int, ...] = ()  # of each rank in a batch's tokens, to begin with; by default equal
+    replan: bool = True  # let the shares follow the measured speeds; with dropout, only fixed ones make the same run again
     microbatch_rows: Annotated[int, Meta(ge=1)] | None = None  # through the model at once on this machine; by default its part
     microbatch_tokens: Annotated[int, Meta(ge=1)] | None = None
     meet_s: Annotated[float, Meta(gt=0)] = 60.0  # for all ranks to be there
@@ -129,7 +130,15 @@ class RankStepped(_Event, frozen=True, kw_only=True, tag=True):
     update_s: float
     microbatch_rows: int
     memory_bytes: int  # peak
+    share: float  # of the batch that this rank was to have
     loss: float | None  # None: an all-masked batch, with which nothing was updated
+
+
+class Replanned(_Event, frozen=True, kw_only=True, tag=True):
+    """From the next step on, batches are divided by other shares; from rank 0."""
+
+    step: int  # done
+    shares: tuple[int, ...]
 
 
 class Reported(_Event, frozen=True, kw_only=True, tag=True):
@@ -178,7 +187,7 @@ class RankEnded(_Event, frozen=True, kw_only=True, tag=True):
     again: bool = False  # a new generation can go on
 
 
-RankEvent: TypeAlias = Phase | RankReady | RankStepped | Reported | Validated | Saved | Smaller | RankEnded
+RankEvent: TypeAlias = Phase | RankReady | RankStepped | Replanned | Reported | Validated | Saved | Smaller | RankEnded
 
 
 def encode_event(event: RankEvent) -> bytes:

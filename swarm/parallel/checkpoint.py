@@ -1,14 +1,13 @@
 """All that a job goes on from: trainables, optimizer state and step. Data position, schedule and dropout follow from the step.
 
-`<folder>/<generation:06d>/<step:010d>.safetensors`, one file that appears whole or not at all. Rank 0 writes; all ranks hold
-the same.
+`<folder>/<generation:06d>/<step:010d>.safetensors` (files.py), one file that appears whole or not at all. Rank 0 writes; all
+ranks hold the same.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ from mlx.utils import tree_flatten, tree_map_with_path
 
 from swarm.core.errors import SchemaMismatch, StateMismatch
 from swarm.core.finetune import FineTune
-from swarm.parallel.files import written
+from swarm.parallel.files import checkpoint_path, checkpoints, written
 from swarm.parallel.group import schema
 from swarm.parallel.model import take_up, trainables
 
@@ -72,14 +71,17 @@ def fingerprint(spec: FineTune) -> str:
 
 
 def save(folder: Path, model: Any, optimizer: Any, position: Position) -> Path:
-    """Write a checkpoint, and remove all but the newest two of this generation; once there are two, those of earlier ones too.
-    Raises CheckpointUnsaved; those that were there are kept."""
-    path = folder / f"{position.generation:06d}" / f"{position.step:010d}.safetensors"
+    """Write a checkpoint, and remove all but the newest two of this generation: what other generations wrote is what this one,
+    or a later one, began with. Raises CheckpointUnsaved; those that were there are kept."""
+    path = checkpoint_path(folder, generation=position.generation, step=position.step)
     arrays = {WEIGHTS + name: value for name, value in trainables(model).items()}
     arrays |= {STATE + name: value for name, value in tree_flatten(optimizer.state)}
     text = msgspec.json.encode(position).decode()
     written(path, lambda staged: mx.save_safetensors(str(staged), arrays, metadata={"swarm": text}))
-    _tidy(folder, position.generation)
+    own = [each for each in checkpoints(folder) if each.parent == path.parent]
+    for each in own[:-KEPT]:
+        with contextlib.suppress(OSError):
+            each.unlink()
     return path
 
 
@@ -129,25 +131,3 @@ def put_state(optimizer: Any, model: Any, state: dict[str, mx.array]) -> None:
     optimizer.state = tree_map_with_path(lambda name, value: state.get(name, value), optimizer.state)
     optimizer.init(model.trainable_parameters())  # finds nothing missing, and says so to the optimizer
     mx.eval(optimizer.state)
-
-
-def found(folder: Path) -> list[Path]:
-    """Checkpoints, oldest first."""
-    return sorted(
-        path
-        for path in folder.glob("*/*.safetensors")
-        if re.fullmatch(r"\d{6}/\d{10}\.safetensors", f"{path.parent.name}/{path.name}")
-    )
-
-
-def _tidy(folder: Path, generation: int) -> None:
-    name = f"{generation:06d}"
-    own = [path for path in found(folder) if path.parent.name == name]
-    # An earlier generation's are what this one began with, and what the next begins with if this one fails soon.
-    old = [path for path in found(folder) if path.parent.name < name] if len(own) >= KEPT else []
-    for path in (*own[:-KEPT], *old):
-        with contextlib.suppress(OSError):
-            path.unlink()
-    for path in {path.parent for path in old}:
-        with contextlib.suppress(OSError):
-            path.rmdir()  # refuses if something is in it

@@ -193,6 +193,15 @@ def shared_out(rows: Sequence[int], lengths: I64, shares: Sequence[int]) -> list
     return parts
 
 
+def tokens_given(batches: Sequence[Sequence[int]], lengths: I64, shares: Sequence[int]) -> list[int]:
+    """By rank, the tokens of its rows in some batches."""
+    given = [0] * len(shares)
+    for batch in batches:
+        for rank, rows in enumerate(shared_out(batch, lengths, shares)):
+            given[rank] += int(lengths[rows].sum())
+    return given
+
+
 def microbatches(
     rows: Sequence[int], lengths: I64, *, max_rows: int, max_tokens: int | None, pad_to: int
 ) -> Iterator[list[int]]:

@@ -13,13 +13,26 @@ import mlx.core as mx
 import msgspec
 from mlx.utils import tree_flatten
 
+from swarm.core.errors import CheckpointUnsaved, LossNotFinite
 from swarm.core.finetune import FineTune, Places
-from swarm.core.rankjob import Phase, RankEvent, RankPlan, RankReady, RankStepped, Reported, Saved, Smaller, Validated
+from swarm.core.rankjob import (
+    Phase,
+    RankEvent,
+    RankPlan,
+    RankReady,
+    RankStepped,
+    Replanned,
+    Reported,
+    Saved,
+    Smaller,
+    Validated,
+)
+from swarm.core.shares import Balance
 from swarm.parallel import checkpoint as checkpoints
 from swarm.parallel import model as models
 from swarm.parallel.checkpoint import Position
 from swarm.parallel.group import Group, agree, broadcast, digest, how_many, numbers, schema
-from swarm.parallel.rows import Order, Rows, read_rows
+from swarm.parallel.rows import Order, Rows, read_rows, tokens_given
 from swarm.parallel.step import Limits, Step, Stepper
 
 Tell = Callable[[RankEvent], None]
@@ -55,8 +68,11 @@ class Trainer:
         """What is done: replaced after each step."""
         self.saved: str | None = plan.start
         """The last good checkpoint."""
+        self._kept = position.step  # of the last good checkpoint, which only rank 0 has; 0: there is none
         self._tell, self._halting = tell, halting
         self._halted = False
+        self._balance = Balance(plan.divided)
+        self._replanned: list[tuple[int, tuple[int, ...]]] = []
         gpu = mx.default_device() == mx.Device(mx.gpu)
         self.stepper = Stepper(
             model,
@@ -121,7 +137,10 @@ class Trainer:
         rows_before = self.stepper.limits.max_rows
         iterations = range(spec.iterations(step), spec.iterations(step + 1))
         batches = [self._order.batch(k) for k in iterations]
-        done = self.stepper.step(batches, step=step, shares=self.plan.divided, halt=self._halting())
+        try:
+            done = self.stepper.step(batches, step=step, shares=self._balance.shares, halt=self._halting())
+        except LossNotFinite as error:
+            raise LossNotFinite(error.what, step=error.step, rows=error.rows, kept=self._what_is_kept()) from error
         self._halted = done.halting > 0
         if mx.get_cache_memory() > spec.clear_cache_threshold:
             mx.clear_cache()
@@ -129,18 +148,46 @@ class Trainer:
         self.position = _at(self.position, step=step + 1, trained_tokens=tokens)
         if self.stepper.limits.max_rows < rows_before:
             self._tell(Smaller(microbatch_rows=self.stepper.limits.max_rows))
-        self._tell(self._stepped(done))
+        self._tell(self._stepped(done, self._balance.fraction(self.group.rank)))
+        self._rebalance(batches, done)
         self._report.add(done, seconds_s=time.perf_counter() - began)
         if spec.due(spec.steps_per_report, step):
             if self.group.rank == 0:
                 self._tell(self._report.told(self))
             self._report = _Report()
 
-    def save(self) -> None:
-        """See that all ranks still hold the same; then rank 0 writes the checkpoint and the adapter."""
-        agree(self.group, {"the trained weights": digest(models.trainables(self.model).items())})
-        if self.group.rank != 0:
+    def _rebalance(self, batches: Sequence[Sequence[int]], done: Step) -> None:
+        """From the same numbers, all ranks come to the same shares."""
+        if not self.plan.replan or self.group.size == 1:
             return
+        given = tokens_given(batches, self.data.train.lengths, self._balance.shares)
+        if self._balance.measured(given, done.compute_s):
+            self._replanned.append((self.position.step, self._balance.shares))
+            if self.group.rank == 0:
+                self._tell(Replanned(step=self.position.step, shares=self._balance.shares))
+
+    def save(self) -> None:
+        """See that all ranks still hold the same; then rank 0 writes the checkpoint and the adapter. Raises CheckpointUnsaved,
+        on all ranks, if it could not."""
+        agree(
+            self.group,
+            {
+                "the shares of the batches": _sha256(f"{self._replanned}"),
+                "the trained weights": digest(models.trainables(self.model).items()),
+            },
+        )
+        failed: CheckpointUnsaved | None = None
+        if self.group.rank == 0:
+            try:
+                self._write()
+            except CheckpointUnsaved as error:
+                failed = error
+        if how_many(self.group, failed is not None):
+            words = failed or "rank 0 could not write it"
+            raise CheckpointUnsaved(f"step {self.position.step} is not saved: {words}; {self._what_is_kept()}") from failed
+        self._kept = self.position.step
+
+    def _write(self) -> None:
         step, iteration = self.position.step, self.iteration
         path = checkpoints.save(Path(self.plan.checkpoints), self.model, self.optimizer, self.position)
         self.saved = str(path)
@@ -151,6 +198,11 @@ class Trainer:
             iteration=iteration if iteration % self.spec.save_every == 0 else None,
         )
         self._tell(Saved(step=step, iteration=iteration, checkpoint=str(path), adapter=str(adapter)))
+
+    def _what_is_kept(self) -> str:
+        if self._kept == 0:
+            return "there is no checkpoint yet"
+        return f"the last good checkpoint is that of step {self._kept}" + (f", {self.saved}" if self.saved else "")
 
     @property
     def iteration(self) -> int:
@@ -166,12 +218,12 @@ class Trainer:
         if len(rows) == 0 or count == 0:
             return
         began = time.perf_counter()
-        loss, tokens = self.stepper.evaluated(rows, _evaluation(rows, self.spec, count), shares=self.plan.divided)
+        loss, tokens = self.stepper.evaluated(rows, _evaluation(rows, self.spec, count), shares=self._balance.shares)
         if self.group.rank == 0:
             seconds_s = time.perf_counter() - began
             self._tell(Validated(part=part, iteration=self.iteration, loss=_finite(loss), tokens=tokens, seconds_s=seconds_s))
 
-    def _stepped(self, done: Step) -> RankStepped:
+    def _stepped(self, done: Step, share: float) -> RankStepped:
         waiting_s = min(done.exchange_s, max(done.compute_s) - done.compute_s[self.group.rank])
         return RankStepped(
             step=self.position.step,
@@ -186,6 +238,7 @@ class Trainer:
             update_s=done.update_s,
             microbatch_rows=self.stepper.limits.max_rows,
             memory_bytes=mx.get_peak_memory(),
+            share=share,
             loss=done.loss,
         )
 
@@ -251,7 +304,7 @@ def prepared(
         {
             "the versions of MLX and MLX-LM": _sha256(f"{version('mlx')} {version('mlx-lm')}"),
             "the options": _sha256(checkpoints.fingerprint(spec)),
-            "the plans": _sha256(f"{plan.generation} {plan.divided} {spec}"),
+            "the plans": _sha256(f"{plan.generation} {plan.divided} {plan.replan} {spec}"),
             "the training rows, or the tokenizers": data.train.digest,
             "the validation rows": data.valid.digest,
             "the test rows": data.test.digest,

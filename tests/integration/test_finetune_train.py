@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import resource
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,13 +18,14 @@ pytest.importorskip("mlx_lm")
 import mlx.core as mx
 import msgspec
 
-from swarm.core.errors import CheckpointUnsaved, SchemaMismatch, StateMismatch, UsageError
+from swarm.core.errors import CheckpointUnsaved, LossNotFinite, SchemaMismatch, StateMismatch, UsageError
 from swarm.core.finetune import FineTune, LoraParameters, LrSchedule
 from swarm.core.rankjob import (
     RankEvent,
     RankPlan,
     RankReady,
     RankStepped,
+    Replanned,
     Reported,
     Saved,
     Smaller,
@@ -32,8 +34,11 @@ from swarm.core.rankjob import (
     encode_event,
 )
 from swarm.parallel import checkpoint as checkpoints
+from swarm.parallel import files
 from swarm.parallel import model as models
 from swarm.parallel.group import Alone
+from swarm.parallel.rows import Order, tokens_given
+from swarm.parallel.step import Step
 from swarm.parallel.train import Trainer, prepared
 from tests.integration.fake_group import on_ranks
 from tests.integration.tiny_llama import completions, make_data, make_model, spec
@@ -143,7 +148,7 @@ def test_damaged_checkpoints_are_told(places: tuple[Path, Path], tmp_path: Path)
         checkpoints.load(tmp_path / "absent.safetensors")
 
 
-def test_two_checkpoints_are_kept_and_earlier_generations_until_then(places: tuple[Path, Path], tmp_path: Path) -> None:
+def test_two_checkpoints_are_kept_and_all_of_other_generations(places: tuple[Path, Path], tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
     model, _ = models.load_base(places[0])
     models.prepare(model, spec())
@@ -151,15 +156,22 @@ def test_two_checkpoints_are_kept_and_earlier_generations_until_then(places: tup
 
     def saved(generation: int, step: int) -> list[str]:
         checkpoints.save(folder, model, optimizer, checkpoints.Position(generation=generation, step=step))
-        return [f"{path.parent.name[-1]}/{path.stem[-2:]}" for path in checkpoints.found(folder)]
+        return [f"{path.parent.name[-1]}/{path.stem[-2:]}" for path in files.checkpoints(folder)]
 
     assert saved(1, 10) == ["1/10"]
     assert saved(1, 20) == ["1/10", "1/20"]
     assert saved(1, 30) == ["1/20", "1/30"]
     assert saved(3, 31) == ["1/20", "1/30", "3/31"]
     assert saved(2, 31) == ["1/20", "1/30", "2/31", "3/31"]  # a generation that is still alive and should not be
-    assert saved(3, 32) == ["3/31", "3/32"]
+    assert saved(3, 32) == ["1/20", "1/30", "2/31", "3/31", "3/32"]
+    assert saved(2, 32) == ["1/20", "1/30", "2/31", "2/32", "3/31", "3/32"]
+    assert saved(2, 33) == ["1/20", "1/30", "2/32", "2/33", "3/31", "3/32"]
     assert not list(folder.glob("*/.*"))
+    (folder / "000001" / ".7-half.safetensors").write_bytes(b"")
+    files.remove_checkpoints(folder, before=3)
+    assert sorted(path.name for path in folder.iterdir()) == ["000003"]
+    assert len(files.checkpoints(folder)) == 2
+    files.remove_checkpoints(tmp_path / "absent", before=3)
 
 
 def test_a_full_disk_keeps_what_was_there(places: tuple[Path, Path], tmp_path: Path) -> None:
@@ -170,14 +182,65 @@ def test_a_full_disk_keeps_what_was_there(places: tuple[Path, Path], tmp_path: P
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))  # a file that grows beyond it fails as on a full disk
     try:
-        with pytest.raises(CheckpointUnsaved, match="not written"):
+        with pytest.raises(CheckpointUnsaved, match="not written") as caught:
             trainer.save()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert (kept.read_bytes(), adapter.read_bytes()) == before
+    assert str(caught.value).startswith("step 2 is not saved: ")
+    assert str(caught.value).endswith(f"; the last good checkpoint is that of step 1, {kept}")
     assert trainer.saved == str(kept)
     assert not [path for path in tmp_path.rglob(".*") if path.is_file()]
     checkpoints.load(kept)
+
+
+def test_what_rank_0_cannot_write_ends_all_ranks(places: tuple[Path, Path], tmp_path: Path) -> None:
+    config = spec(iters=6, save_every=2, optimizer="sgd")
+
+    def work(group: Any) -> tuple[int, str]:
+        trainer = prepared(plan_for(places, tmp_path, config, rank=group.rank, size=3), group, tell=lambda _: None)
+        trainer.advance()
+        trainer.save()
+        if group.rank == 0:
+            home = tmp_path / "checkpoints" / "000000"
+            shutil.rmtree(home)
+            home.write_text("no folder")
+        with pytest.raises(CheckpointUnsaved) as caught:
+            trainer.run()
+        return trainer.position.step, str(caught.value)
+
+    (step, words), *others = on_ranks(3, work)
+    assert step == 2
+    assert "step 2 is not saved" in words
+    assert "that of step 1, " in words
+    assert set(others) == {(2, "step 2 is not saved: rank 0 could not write it; the last good checkpoint is that of step 1")}
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_loss_that_is_not_finite_names_step_rows_and_checkpoint(
+    places: tuple[Path, Path], tmp_path: Path, saved: bool
+) -> None:
+    def work(group: Any) -> tuple[str, str]:
+        plan = plan_for(places, tmp_path, spec(iters=6, optimizer="sgd"), rank=group.rank, size=2)
+        trainer = prepared(plan, group, tell=lambda _: None)
+        for _ in range(3):
+            trainer.advance()
+        if saved:
+            trainer.save()
+        weight = trainer.model.model.embed_tokens
+        weight.weight = mx.full(weight.weight.shape, np.nan)
+        with pytest.raises(LossNotFinite) as caught:
+            trainer.run()
+        batch = Order(trainer.data.train.lengths, batch_size=4, seed=0).batch(3)
+        lines = ", ".join(map(str, sorted(int(trainer.data.train.lines[row]) for row in batch)))
+        return str(caught.value), f"the loss of step 4 is not finite, from line {lines} of train.jsonl; "
+
+    (one, words), (other, _) = on_ranks(2, work)
+    if saved:
+        assert other == f"{words}the last good checkpoint is that of step 3"
+        assert one == f"{other}, {files.checkpoints(tmp_path / 'checkpoints')[-1]}"
+    else:
+        assert one == other == f"{words}there is no checkpoint yet"
 
 
 def test_a_job_tells_what_it_does(places: tuple[Path, Path], tmp_path: Path) -> None:
@@ -376,7 +439,8 @@ def test_two_ranks_train_as_one(places: tuple[Path, Path], tmp_path: Path) -> No
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_halted_ranks_go_on_where_they_all_were(places: tuple[Path, Path], tmp_path: Path, size: int) -> None:
-    config = spec(iters=6, save_every=4, optimizer="sgd", learning_rate=0.1)
+    dropout = LoraParameters(dropout=0.2)
+    config = spec(iters=6, save_every=4, optimizer="sgd", learning_rate=0.1, lora_parameters=dropout)
     plan = plan_for(places, tmp_path, config, size=size)
 
     def work(group: Any, start: str | None, halt_after: int | None) -> tuple[bool, Trainer, list[RankEvent]]:
@@ -407,6 +471,76 @@ def test_halted_ranks_go_on_where_they_all_were(places: tuple[Path, Path], tmp_p
     assert distance(weights(whole[0][1]), weights(rest[0][1])) <= 1e-5
     last = run(None, 5)  # with the last step the job is done
     assert {(done, trainer.position.step) for done, trainer, _ in last} == {(True, 6)}
+
+
+def slowed(trainer: Trainer, speeds: tuple[float, ...]) -> None:
+    """Let the ranks have taken as long as machines of these speeds would (tokens/s)."""
+    step = trainer.stepper.step
+
+    def measured(batches: Any, *, shares: Any, **values: Any) -> Step:
+        given = tokens_given(batches, trainer.data.train.lengths, shares)
+        seconds = tuple(tokens / speed for tokens, speed in zip(given, speeds, strict=True))
+        return step(batches, shares=shares, **values)._replace(compute_s=seconds)
+
+    trainer.stepper.step = measured  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(
+    ("speeds", "batch_size"),
+    [((3.0, 1.0), 9), ((1.0, 4.0, 2.0), 13), ((1.0, 1.0), 5)],  # rows that cannot be divided by the number of ranks
+)
+def test_rows_go_to_the_faster_ranks_and_the_result_stays(
+    places: tuple[Path, Path], tmp_path: Path, speeds: tuple[float, ...], batch_size: int
+) -> None:
+    size = len(speeds)
+    config = spec(iters=14, batch_size=batch_size, optimizer="sgd", learning_rate=0.02, save_every=14, steps_per_eval=14)
+    alone, told = trained(plan_for(places, tmp_path / "alone", config))
+
+    def work(group: Any, replan: bool) -> tuple[dict[str, Any], list[RankEvent]]:
+        events: list[RankEvent] = []
+        plan = plan_for(places, tmp_path / "all", config, rank=group.rank, size=size, replan=replan)
+        trainer = prepared(plan, group, tell=events.append)
+        slowed(trainer, speeds)
+        trainer.run()
+        return weights(trainer), events
+
+    found = on_ranks(size, lambda group: work(group, True))
+    one, events = found[0]
+    steps = [of(mine, RankStepped) for _, mine in found]
+    changes = of(events, Replanned)
+    assert not [event for _, mine in found[1:] for event in of(mine, Replanned)]
+    if len(set(speeds)) == 1:
+        assert not changes
+    else:
+        assert [change.step for change in changes] == [9]
+        shares = changes[0].shares
+        assert [share / sum(shares) for share in shares] == pytest.approx([v / sum(speeds) for v in speeds], abs=0.01)
+        assert [mine[-1].share for mine in steps] == [share / sum(shares) for share in shares]
+        assert {mine[8].share for mine in steps} == {1 / size}
+        learned = [(sum(each.positions for each in mine[9:]), speed) for mine, speed in zip(steps, speeds, strict=True)]
+        assert max(learned)[1] == max(speeds)
+    assert all(sum(each.own_tokens for each in row) == row[0].tokens for row in zip(*steps, strict=True))
+    assert all(distance(one, other) == 0 for other, _ in found)
+    assert distance(weights(alone), one) <= 1e-5
+    assert of(events, Validated)[-1].loss == pytest.approx(of(told, Validated)[-1].loss, rel=1e-5)
+    kept = on_ranks(size, lambda group: work(group, False))
+    assert not of(kept[0][1], Replanned)
+
+
+def test_no_checkpoint_is_made_of_steps_with_different_shares(places: tuple[Path, Path], tmp_path: Path) -> None:
+    from swarm.core.errors import ReplicasDiffer
+
+    config = spec(iters=10, save_every=10, optimizer="sgd")
+
+    def work(group: Any) -> str:
+        trainer = prepared(plan_for(places, tmp_path, config, rank=group.rank, size=2), group, tell=lambda _: None)
+        slowed(trainer, (1.0, 3.0) if group.rank == 0 else (1.0, 5.0))
+        with pytest.raises(ReplicasDiffer) as caught:
+            trainer.run()
+        return str(caught.value)
+
+    assert set(on_ranks(2, work)) == {"the shares of the batches of rank 1 are not those of rank 0"}
+    assert not files.checkpoints(tmp_path / "checkpoints")
 
 
 def test_ranks_that_hold_other_data_do_not_start(places: tuple[Path, Path], tmp_path: Path) -> None:
