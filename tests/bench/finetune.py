@@ -3,12 +3,13 @@
     python -m tests.bench.finetune [REPETITIONS, 9]
 
 Needs MLX-LM. The ranks are real processes on the loopback interface. Both sides stand ready at once, and train an epoch in turn
-while the other one waits, so that whatever else the machine does hits both; a ratio is the median over these pairs. Tokens are
-those of the rows, each of which both see once an epoch: what a trainer computes for padding counts for nothing.
+while the other one waits, so that whatever else the machine does hits both. A ratio is given for each of these pairs, and for
+the fastest epoch of each side, which other programs disturbed least; the bounds are for the latter. Tokens are those of the
+rows, each of which both see once an epoch: what a trainer computes for padding counts for nothing.
 
     two    two ranks, LoRA, rows of 8 to 120 tokens                      at least 1.00
-    one    one rank against one process, LoRA, rows of equal length:     at least 0.98
-           no padding to save, so that this is what our loop costs
+    one    one rank against one process, LoRA, rows of equal length      at least 0.98
+           (128), so that no padding is saved, and our loop's cost shows
     whole  two ranks, all layers: gradients in 4 buckets against 1       no bound
 """
 
@@ -68,7 +69,7 @@ CASES = (
 def lengths(kind: str) -> list[int]:
     """Tokens of each row; the one that MLX-LM adds to a text at its end included."""
     rng = random.Random(0)
-    return [64 if kind == "equal" else round(8 * 15 ** rng.random()) for _ in range(ROWS)]
+    return [128 if kind == "equal" else round(8 * 15 ** rng.random()) for _ in range(ROWS)]
 
 
 # ---- a rank, in a process of its own
@@ -229,9 +230,10 @@ def main(repetitions: int, names: Sequence[str]) -> None:
             print(f"{case.name:6} {name:12} {spread(values, '{:.0f}'.format):>22} tokens/s", flush=True)
         one, other = rates.values()
         ratios = [mine / theirs for mine, theirs in zip(one, other, strict=True)]
-        bound = "" if case.bound is None else f", at least {case.bound}: {'yes' if median(ratios) >= case.bound else 'NO'}"
-        print(f"{case.name:6} {'ratio':12} {spread(ratios, '{:.3f}'.format):>22}{bound}", flush=True)
-        found[case.name] = round(median(ratios), 4)
+        best = max(one) / max(other)
+        bound = "" if case.bound is None else f", at least {case.bound}: {'yes' if best >= case.bound else 'NO'}"
+        print(f"{case.name:6} {'ratio':12} {spread(ratios, '{:.3f}'.format):>22}; of the fastest {best:.3f}{bound}", flush=True)
+        found[case.name] = {"median": round(median(ratios), 4), "fastest": round(best, 4)}
     print(json.dumps(found))
 
 
