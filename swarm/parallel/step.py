@@ -55,9 +55,9 @@ _Held = tuple[Local, Batch | None]
 
 
 class _Total(NamedTuple):
-    """The sums over all ranks."""
+    """What all ranks have together: sums, but for the gradients."""
 
-    gradients: Tree
+    gradients: Tree  # mean over tokens, in the parameters' precision
     loss: float
     tokens: int
     compute_s: tuple[float, ...]  # by rank
@@ -119,7 +119,7 @@ class Stepper:
         if total.tokens:
             if not total.finite:
                 raise self._not_finite(local, batches=batches, step=step)
-            self._update(total.gradients, total.tokens)
+            self._update(total.gradients)
         return Step(
             loss=total.loss / total.tokens if total.tokens else None,
             tokens=total.tokens,
@@ -175,12 +175,16 @@ class Stepper:
             batch = assembled(self.rows, [longest] * count, pad_to=self.limits.pad_to)
             mx.clear_cache()
             mx.reset_peak_memory()
-            mx.eval(self._lazy(Local(None, 0.0, 0, 0, 0, frozenset(), 0.0), batch))
+            mx.eval(self._lazy(before, batch))
             self._progressed()
             return mx.get_peak_memory()
 
         self.model.train()
         parameters = self.model.parameters()
+        # All passes of a step but the first add to what was before.
+        zeros = tree_map(lambda value: mx.zeros(value.shape, mx.float32), self.model.trainable_parameters())
+        mx.eval(zeros)
+        before = Local(zeros, 0.0, 0, 0, 0, frozenset(), 0.0)
         rows = rows_that_fit(peak, base=mx.get_active_memory(), most=most, memory_bytes=memory_bytes)
         self.model.update(parameters)
         mx.clear_cache()
@@ -215,12 +219,9 @@ class Stepper:
     def _lazy(self, local: Local, batch: Batch) -> tuple[Tree, mx.array]:
         """(gradients with those of this pass, (rows,) losses), not evaluated yet."""
         self._passing = batch
-        gradients = local.gradients
-        if gradients is None:
-            gradients = tree_map(lambda value: mx.zeros(value.shape, mx.float32), self.model.trainable_parameters())
         count = mx.array(float(batch.learned_tokens))
         inputs, targets, mask = (mx.array(each) for each in (batch.inputs, batch.targets, batch.mask))
-        found: tuple[Tree, mx.array] = self._accumulate(gradients, inputs, targets, mask, count)
+        found: tuple[Tree, mx.array] = self._accumulate(local.gradients, inputs, targets, mask, count)
         return found
 
     def _added(self, local: Local, batch: Batch, gradients: Tree, losses: mx.array) -> Local:
@@ -241,7 +242,7 @@ class Stepper:
         groups = microbatches(indices, lengths, max_rows=limits.max_rows, max_tokens=limits.max_tokens, pad_to=limits.pad_to)
         return (assembled(rows, group, pad_to=limits.pad_to) for group in groups)
 
-    def _accumulated(self, gradients: Tree, inputs: mx.array, targets: mx.array, mask: mx.array, count: mx.array) -> Any:
+    def _accumulated(self, gradients: Tree | None, inputs: mx.array, targets: mx.array, mask: mx.array, count: mx.array) -> Any:
         """(gradients with those of this pass, (rows,) losses). The pass computes the gradient of a mean, whose numbers fit into
         half precision however many tokens there are."""
 
@@ -250,7 +251,8 @@ class Stepper:
             return losses.sum() / count, losses
 
         (_, losses), found = nn.value_and_grad(self.model, mean)(self.model)
-        return tree_map(lambda total, part: total + part.astype(mx.float32) * count, gradients, found), losses
+        found = tree_map(lambda part: part.astype(mx.float32) * count, found)
+        return (found if gradients is None else tree_map(mx.add, gradients, found)), losses
 
     def _compiled_accumulation(self) -> Callable[..., Any]:
         state = [self.model.state, mx.random.state]
@@ -293,17 +295,22 @@ class Stepper:
         return mx.array([local.loss, *split_count(local.tokens), float(halt), *seconds], mx.float32)
 
     def _read(self, buckets: Sequence[Named], totals: Sequence[mx.array]) -> _Total:
+        size = sum(value.size for _, value in buckets[-1])
+        loss, low, high, halting, *times = numbers(totals[-1][size:])
+        tokens = joined_count(low, high)
         gradients: Named = []
-        finite, start = [], 0
+        finite = []
         for bucket, total in zip(buckets, totals, strict=True):
+            mean = total / max(tokens, 1)  # of all at once: one by one, small arrays cost more than the optimizer
             start = 0
             for name, value in bucket:
-                gradients.append((name, total[start : start + value.size].reshape(value.shape)))
+                # In the parameters' own precision: an optimizer would otherwise turn half precision into fp32.
+                part = mean[start : start + value.size].reshape(value.shape)
+                gradients.append((name, part.astype(value.dtype)))
                 start += value.size
             finite.append(mx.isfinite(total[:start]).all())
-        loss, low, high, halting, *times = numbers(totals[-1][start:])
         good = math.isfinite(loss) and all(each.item() for each in finite)
-        return _Total(tree_unflatten(gradients), loss, joined_count(low, high), tuple(times), good, round(halting))
+        return _Total(tree_unflatten(gradients), loss, tokens, tuple(times), good, round(halting))
 
     def _not_finite(self, local: Local, *, batches: Sequence[Sequence[int]], step: int) -> LossNotFinite:
         """All ranks or none come here: they judge the same sums."""
@@ -313,10 +320,8 @@ class Stepper:
         lines = sorted(int(self.rows.lines[row]) for row in named)
         return LossNotFinite("loss" if any(flags) else "gradient", step=step + 1, rows=lines)
 
-    def _update(self, gradients: Tree, tokens: int) -> None:
-        # In the parameters' own precision: an optimizer would otherwise turn half precision into fp32.
-        mean = tree_map(lambda total, value: (total / tokens).astype(value.dtype), gradients, self.model.trainable_parameters())
-        self.optimizer.update(self.model, mean)
+    def _update(self, gradients: Tree) -> None:
+        self.optimizer.update(self.model, gradients)
         mx.eval(self.model.trainable_parameters(), self.optimizer.state)
 
     def evaluated(self, rows: Rows, batches: Sequence[Sequence[int]], *, shares: Sequence[int]) -> tuple[float | None, int]:
