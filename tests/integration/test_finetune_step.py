@@ -21,6 +21,7 @@ from swarm.core.errors import LossNotFinite, ReplicasDiffer, RowTooLarge
 from swarm.core.finetune import FineTune, LoraParameters
 from swarm.parallel import model as models
 from swarm.parallel.group import Alone, Group, agree, broadcast, joined_count, split_count
+from swarm.parallel.memory import USED
 from swarm.parallel.rows import Rows
 from swarm.parallel.step import Limits, Step, Stepper, divided
 from tests.integration.fake_group import on_ranks
@@ -339,8 +340,10 @@ def test_a_row_that_is_too_large_is_named_in_one_line(folder: Path) -> None:
         stepper.step([range(3)], step=0, shares=[1])
 
 
-def test_what_goes_through_the_model_at_once_is_chosen_by_memory(folder: Path) -> None:
-    """As MLX measures it: a limit between what four and what eight rows take lets four through."""
+def test_what_goes_through_the_model_at_once_is_chosen_by_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As MLX measures it: a limit between what four and what sixteen rows take."""
+    measure, peaks = mx.get_peak_memory, []
+    monkeypatch.setattr(mx, "get_peak_memory", lambda: peaks.append(measure()) or peaks[-1])
     rows = random_rows([40, 60, 30])
 
     def fitted(memory_bytes: int, **limits: Any) -> tuple[Limits, list[int]]:
@@ -359,10 +362,12 @@ def test_what_goes_through_the_model_at_once_is_chosen_by_memory(folder: Path) -
     assert fitted(gigabyte) == (Limits(max_rows=16, pad_to=1), [1, 2, 4, 8, 16])
     assert fitted(gigabyte, max_rows=5) == (Limits(max_rows=5, pad_to=1), [1, 2, 4, 5])
     assert fitted(gigabyte, max_tokens=3 * 59) == (Limits(max_rows=16, max_tokens=3 * 59, pad_to=1), [1, 2, 3])
-    limits, tried = fitted(gigabyte // 1000)
+    assert sorted(peaks[:5]) == peaks[:5]
+    limits, tried = fitted(round((peaks[2] + peaks[4]) / 2 / USED))
     assert limits.max_tokens is not None
-    assert limits.max_tokens < 16 * 59
-    assert max(tried) <= 2 * limits.max_tokens // 59
+    assert limits.max_tokens // 59 in (4, 8)
+    assert tried[:3] == [1, 2, 4]
+    assert len(tried) < 5
     with pytest.raises(RowTooLarge, match=r"the 0\.0 GB of memory"):
         fitted(1000)
 
