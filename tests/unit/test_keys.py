@@ -323,7 +323,7 @@ WRITTEN = [
     *(RUN.arrival("mac", 1, learner="mac", incarnation=1), RUN.member(1, learner="mac", incarnation=1), RUN.lead_claim(1, 1)),
     RUN.probe(1, learner="mac", incarnation=1, target="mac", target_incarnation=1),
     *(RUN.mark(1, "ready", learner="mac", incarnation=1), RUN.mark(1, "started", learner="mac", incarnation=1)),
-    *(RUN.job_log(1, 101), RUN.job_checkpoint(1, 1)),
+    *(RUN.job_log(1, 101), RUN.job_checkpoint(1, 1), RUN.job_file(1, 1, SHA)),
 ]
 
 
