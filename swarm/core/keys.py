@@ -244,9 +244,14 @@ class RunKeys:
     def job_checkpoint(self, generation: int, step: int) -> str:
         return f"{self.job_checkpoints(generation)}{_padded(step, 10)}/{RECORD}"
 
+    @property
+    def files_of_checkpoints(self) -> str:
+        """Prefix of the files of all checkpoints."""
+        return f"{self.root}/blobs/checkpoints/"
+
     def job_files(self, generation: int) -> str:
         """Prefix of the files of its checkpoints."""
-        return f"{self.root}/blobs/checkpoints/{_padded(generation, 6)}/"
+        return f"{self.files_of_checkpoints}{_padded(generation, 6)}/"
 
     def job_files_of(self, generation: int, step: int) -> str:
         """Prefix of the files of one checkpoint."""
@@ -300,6 +305,7 @@ _LEAD_CLAIM = re.compile(rf"{_GENERATION}/claims/{_number_of(3)}/record\.json")
 _MARK = re.compile(rf"{_GENERATION}/(?:ready|started)/{_IDS}/{_number_of(4)}/record\.json")
 _JOB_LOG = re.compile(rf"{_GENERATION}/log/{_number_of(8)}/{_number_of(10)}\.json")
 _JOB_CHECKPOINT = re.compile(rf"{_RUNS}/checkpoints/{_number_of(6)}/{_number_of(10)}/record\.json")
+_JOB_FILE = re.compile(rf"{_RUNS}/blobs/checkpoints/{_number_of(6)}/{_number_of(10)}/[0-9a-f]{{64}}\.safetensors")
 _MANIFEST = re.compile(r"runs/([a-z0-9]{4,32})/manifest/record\.json")
 
 
@@ -413,6 +419,12 @@ def parse_job_log(key: str) -> tuple[int, int] | None:
 def parse_job_checkpoint(key: str) -> tuple[int, int] | None:
     """(generation, step), or None for a foreign name."""
     m = _match(_JOB_CHECKPOINT, key)
+    return (int(m[1]), int(m[2])) if m else None
+
+
+def parse_job_file(key: str) -> tuple[int, int] | None:
+    """(generation, step) of the checkpoint that a file is of, or None for a foreign name."""
+    m = _match(_JOB_FILE, key)
     return (int(m[1]), int(m[2])) if m else None
 
 

@@ -14,7 +14,7 @@ import msgspec
 from swarm.core.controls import Effect, effect
 from swarm.core.errors import WAITED_OUT, CheckpointUnsaved, Dropped, JobStopped, PayloadCorrupt, PayloadMissing, WorkerFailed
 from swarm.core.events import Ended, Gathering, GenerationOver, Joined, Paused, Resumed, Trouble, WorkerEvent
-from swarm.core.meeting import start_of
+from swarm.core.meeting import start_before, start_of
 from swarm.core.preflight import Terms
 from swarm.core.ranks import Backend, CheckpointAt, GenerationEnd
 from swarm.core.records import Control, LearnerRecord
@@ -253,7 +253,11 @@ class Agent:
         """What the generation that is being planned goes on from."""
         there = await plans(self._mailbox, self._keys)
         newest = max(there, default=None)
-        return start_of(there, {} if newest is None else {newest: await self._store.steps(newest)})
+        at = start_of(there, {} if newest is None else {newest: await self._store.steps(newest)})
+        # A plan may name one that proved to be damaged, and was forgotten.
+        while at is not None and at.step not in (saved := await self._store.steps(at.generation)):
+            at = start_before(at, there, saved)
+        return at
 
     async def _time_to_start(self) -> float:
         """How long a rendezvous may take: rank 0 may have to fetch the checkpoint meanwhile."""

@@ -1,8 +1,8 @@
 """Checkpoints of a data-parallel job in the mailbox. The machine of rank 0 writes them, whoever has rank 0 next fetches one.
 
 Files before the record that names them. The newest two of a generation stay; older ones, and those of earlier generations, go
-once there are two. A generation that has ended deletes nothing more: what was the newest when it ended is never among what it
-had found to be old before.
+once there are two, and with them files that never got a record. A generation that has ended deletes nothing more: what was the
+newest when it ended is never among what it had found to be old before.
 """
 
 from __future__ import annotations
@@ -98,14 +98,16 @@ class Store:
     async def tidy(self, generation: int, ended: Callable[[], Awaitable[bool]]) -> None:
         """Delete what is old (above). `ended`: whether the generation has, as the mailbox says now."""
         own = await self.steps(generation)
-        old = [CheckpointAt(generation=generation, step=step) for step in own[:-KEPT]]
-        if len(own) >= KEPT:
-            named = map(keys.parse_job_checkpoint, await self.mailbox.list(self.keys.checkpoints))
-            old += [CheckpointAt(generation=n[0], step=n[1]) for n in named if n is not None and n[0] < generation]
+        if len(own) < KEPT:
+            return
+        oldest = (generation, own[-KEPT])  # of those that stay: this generation writes them one after the other
+        named = {keys.parse_job_checkpoint(key) for key in await self.mailbox.list(self.keys.checkpoints)}
+        named |= {keys.parse_job_file(key) for key in await self.mailbox.list(self.keys.files_of_checkpoints)}
+        old = sorted(at for at in named if at is not None and at < oldest)
         if not old or await ended():
             return
         for at in old:
-            await self.forget(at)
+            await self.forget(CheckpointAt(generation=at[0], step=at[1]))
 
     async def forget(self, at: CheckpointAt) -> None:
         """Delete a checkpoint."""

@@ -58,6 +58,7 @@ REBUILT: dict[Callable[[str], Any], Callable[[RunKeys, str, Any], str]] = {
     ),
     keys.parse_job_log: lambda run, _, found: run.job_log(*found),
     keys.parse_job_checkpoint: lambda run, _, found: run.job_checkpoint(*found),
+    keys.parse_job_file: lambda run, key, found: run.job_file(*found, key[-76:-12]),
 }
 """What each parser inverts, given the run and the key, too: a parser leaves out what its caller knows."""
 PARSERS = list(REBUILT)
@@ -101,7 +102,7 @@ def test_builders_give_keys_that_their_parsers_invert(
         RUN.generation_end(g): (keys.parse_mark, None),
         RUN.job_log(g, round): (keys.parse_job_log, (g, round)),
         RUN.job_checkpoint(g, round): (keys.parse_job_checkpoint, (g, round)),
-        RUN.job_file(g, round, sha256): (keys.parse_job_checkpoint, None),
+        RUN.job_file(g, round, sha256): (keys.parse_job_file, (g, round)),
         RUN.checkpoint(round): (keys.parse_checkpoint, round),
         RUN.client_claim(round, unit, n): (keys.parse_client_claim, (round, unit, n)),
         keys.work_claim(RUN.queue(unit), round, n): (keys.parse_work_claim, (round, n)),
@@ -322,7 +323,7 @@ WRITTEN = [
     *(RUN.arrival("mac", 1, learner="mac", incarnation=1), RUN.member(1, learner="mac", incarnation=1), RUN.lead_claim(1, 1)),
     RUN.probe(1, learner="mac", incarnation=1, target="mac", target_incarnation=1),
     *(RUN.mark(1, "ready", learner="mac", incarnation=1), RUN.mark(1, "started", learner="mac", incarnation=1)),
-    *(RUN.job_log(1, 101), RUN.job_checkpoint(1, 1)),
+    *(RUN.job_log(1, 101), RUN.job_checkpoint(1, 1), RUN.job_file(1, 1, SHA)),
 ]
 
 
