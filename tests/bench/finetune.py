@@ -11,6 +11,12 @@ rows, each of which both see once an epoch: what a trainer computes for padding 
     one    one rank against one process, LoRA, rows of equal length      at least 0.98
            (128), so that no padding is saved, and our loop's cost shows
     whole  two ranks, all layers: gradients in 4 buckets against 1       no bound
+
+Measured on two cores that were shared by others, so that repetitions differ by a third and more: `two` 1.22 and 1.56 (fastest
+epochs, at two times), `one` 0.86, 0.91 by CPU time. On a CPU MLX-LM compiles its step and we do not, since that takes a
+C++ compiler; on a GPU both do. Buckets, in steps of their own: 9.4 M parameters, 38 MB of gradients, of which the exchange that
+is not hidden behind backpropagation takes 227 ms in one bucket, 126 in 2, 86 in 4 and 79 in 8, the fastest step 536, 529, 492
+and 521 ms; with 0.6 M parameters (2.4 MB) they gain nothing.
 """
 
 from __future__ import annotations
