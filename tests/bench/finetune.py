@@ -12,11 +12,17 @@ rows, each of which both see once an epoch: what a trainer computes for padding 
            (128), so that no padding is saved, and our loop's cost shows
     whole  two ranks, all layers: gradients in 4 buckets against 1       no bound
 
-Measured on two cores that were shared by others, so that repetitions differ by a third and more: `two` 1.22 and 1.56 (fastest
-epochs, at two times), `one` 0.86, 0.91 by CPU time. On a CPU MLX-LM compiles its step and we do not, since that takes a
-C++ compiler; on a GPU both do. Buckets, in steps of their own: 9.4 M parameters, 38 MB of gradients, of which the exchange that
-is not hidden behind backpropagation takes 227 ms in one bucket, 126 in 2, 86 in 4 and 79 in 8, the fastest step 536, 529, 492
-and 521 ms; with 0.6 M parameters (2.4 MB) they gain nothing.
+Measured on two cores that were shared by others, at loads of 2 to 10, so that repetitions differ by a factor of two and more.
+Of the fastest epochs, `two` 1.22 and 1.56, at two times, and `one` 0.86, which misses its bound; a process of its own for each
+side gave 0.91 of CPU time. Why is not known: with the step compiled, as MLX-LM has it, ours took no less of it.
+
+`whole` 0.98, and 1.04 (0.92 to 2.56) as a median of five pairs: with 0.6 M parameters, 2.4 MB, buckets neither gain nor lose.
+Steps of 9.4 M parameters (38 MB of gradients) and four rows of 9 tokens, medians of 40, which took turns in one process a rank:
+
+    buckets                                          1      2      4      8
+    exchange that backpropagation does not hide    227    126     86     79 ms
+    step                                           826    765    776    823 ms
+    fastest step                                   536    529    492    521 ms
 """
 
 from __future__ import annotations
