@@ -243,8 +243,8 @@ def start_of(plans: Mapping[int, Plan], saved: Mapping[int, Collection[int]]) ->
 
 
 def start_before(at: CheckpointAt, plans: Mapping[int, Plan], saved: Collection[int]) -> CheckpointAt | None:
-    """What goes on where `at` is no more, since it was damaged: the newest before it of the steps `saved` by its generation,
-    else what that one started from."""
+    """What is gone on from where `at` is no more, since it was damaged: the newest before it of the steps `saved` by its
+    generation, else what that one started from."""
     plan = plans.get(at.generation)
     first = 0 if plan is None or plan.start is None else plan.start.step
     earlier = [step for step in saved if first <= step < at.step]

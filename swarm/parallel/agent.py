@@ -7,7 +7,9 @@ import asyncio
 import contextlib
 import functools
 import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
@@ -20,7 +22,7 @@ from swarm.core.ranks import Backend, CheckpointAt, GenerationEnd
 from swarm.core.records import Control, LearnerRecord
 from swarm.exchange import Exchange
 from swarm.mailbox.contract import Mailbox
-from swarm.parallel.duty import Duty
+from swarm.parallel.duty import LATE_S, Duty
 from swarm.parallel.gauges import Gauges
 from swarm.parallel.generations import come
 from swarm.parallel.meeting import Facts, Meeting, Network, Placed
@@ -34,7 +36,8 @@ from swarm.runtime.patience import HANG_S, Patience
 LEAVING_TRIES = 3
 LOOK_S = 0.2
 DEATHS = 5  # in a row of this machine's rank, without a step between them, after which it gives up
-AGAIN_S = (1.0, 30.0)  # first and longest wait after such a death
+AGAIN_S = 1.0  # after a generation that made no step; twice as long after each more, up to two beats
+AWAY_S = 15.0  # that a machine which is to leave waits for a share that is away
 FETCH_BYTES_PER_S = 5e6  # that a checkpoint is fetched with, at least: a rendezvous waits for so long
 
 
@@ -73,7 +76,7 @@ class Agent:
         self._effect = Effect(rounds=None)
         self._meeting: Meeting | None = None
         self._start_s = 120.0
-        self._deaths = 0
+        self._deaths = self._vain = 0  # generations in a row
 
     def leave(self) -> None:
         """Have the ranks save and end, release the lease, and return from `run`. May be called from any thread, and from a
@@ -85,8 +88,14 @@ class Agent:
         WorkerFailed."""
         # A thread of its own: a share that hangs must not hold up whoever asks this one to leave.
         threading.Thread(target=self._live, name="swarm-agent", daemon=True).start()
+        moved, since_s = -1, time.monotonic()
         while not self._left.wait(0.1):
-            if self._leaving.is_set() and self._mailbox.outstanding_s() >= HANG_S:
+            away = self._patience.away or self._mailbox.outstanding_s() >= HANG_S
+            if not (self._leaving.is_set() and away) or self._store.moved_bytes != moved:
+                moved, since_s = self._store.moved_bytes, time.monotonic()
+            elif time.monotonic() - since_s >= AWAY_S:
+                self._emit(Trouble(message="the mailbox does not answer: what is not stored in it yet stays undone"))
+                self._emit(self._ended("left"))
                 return
         if self._error is not None:
             raise self._error
@@ -194,7 +203,9 @@ class Agent:
                 if self._is_leaving or self._effect.paused:
                     return None
                 if self._effect.stopped and meeting is not None and not self._is_of_others(meeting):
-                    await meeting.end("stopped", f"stopped by {self._effect.by}" if self._effect.by else "stopped")
+                    words = f"stopped by {self._effect.by}" if self._effect.by else "stopped"
+                    at = await self._patience.through(self._start)
+                    await meeting.end("stopped", words, checkpoint=at)
             return coming.result()
         finally:
             if not coming.done():
@@ -285,12 +296,17 @@ class Agent:
         self._emit(GenerationOver(generation=end.generation, ending=end.ending, reason=end.reason))
         if duty.failed:
             raise WorkerFailed(f"no rank can run here: {duty.failed}")
-        self._deaths = 0 if duty.progressed else self._deaths + 1
-        if self._deaths >= DEATHS and end.ending == "lost":
-            raise WorkerFailed(f"{DEATHS} generations in a row were lost before their first step here; the last: {end.reason}")
-        if self._deaths and end.goes_on:
+        # What others died of is no fault of this machine, which goes on without them.
+        self._deaths = 0 if duty.progressed else self._deaths + duty.died
+        self._vain = 0 if duty.progressed else self._vain + 1
+        if self._deaths >= DEATHS:
+            raise WorkerFailed(f"the rank here died {DEATHS} times before its first step; the last time: {end.reason}")
+        if self._vain and end.goes_on:
             self._gauges.phase, self._gauges.doing = "wait", f"after generation {end.generation}: {end.reason}"
-            await asyncio.sleep(min(AGAIN_S[0] * 2 ** (self._deaths - 1), AGAIN_S[1]))
+            wait_s = min(AGAIN_S * 2 ** min(self._vain - 1, 10), 2 * self.site.spec.beat_s)
+            until_s = asyncio.get_running_loop().time() + wait_s
+            while asyncio.get_running_loop().time() < until_s and not self._is_leaving:  # noqa: ASYNC110
+                await asyncio.sleep(min(LOOK_S, wait_s))
         return end
 
     # The end
@@ -300,18 +316,34 @@ class Agent:
         adapter = None
         if end.checkpoint is not None:
             self._gauges.phase, self._gauges.doing = "pull", "fetching the adapter"
-            at = end.checkpoint
-            try:
-                adapter = await self._patience.through(functools.partial(self.site.deliver, self._store, at, numbered=False))
-            except (PayloadMissing, PayloadCorrupt, CheckpointUnsaved) as error:
-                self._emit(Trouble(message=f"the adapter is not written: {error}"))
-            self._gauges.step = at.step
-        await self._look_at_controls()  # another machine may have seen the stop, and ended the generation, before this one
-        if end.ending == "stopped" and not self._effect.stopped:
-            raise JobStopped(f"the job has stopped: {end.reason}")
+            adapter = await self._adapter(end.checkpoint)
+            self._gauges.step = end.checkpoint.step
+        if end.ending == "stopped":
+            await self._look_at_controls()  # another machine may have seen the command first
+            if not self._effect.stopped:
+                raise JobStopped(f"the job has stopped: {end.reason}")
         chat = self.site.chat if adapter is not None else ""
         ended = self._ended("done" if end.ending == "finished" else "stopped")
         return msgspec.structs.replace(ended, adapter="" if adapter is None else str(adapter.parent), chat=chat)
+
+    async def _adapter(self, at: CheckpointAt) -> Path | None:
+        """Where a person wants it on this machine; None if nobody does, or if it cannot be had."""
+        now = asyncio.get_running_loop().time
+        until_s = now() + LATE_S
+        while True:
+            try:
+                path = await self._patience.through(functools.partial(self.site.deliver, self._store, at, numbered=False))
+                if path is not None or self.site.adapter_path is None:
+                    return path
+                words = f"the record of the checkpoint after step {at.step} is not there"
+            except (PayloadMissing, PayloadCorrupt) as error:
+                words = str(error)
+            except CheckpointUnsaved as error:
+                words, until_s = str(error), now()
+            if now() >= until_s or self._leaving.is_set():
+                self._emit(Trouble(message=f"the adapter is not written: {words}"))
+                return None
+            await asyncio.sleep(2.0)
 
     def _ended(self, reason: str) -> Ended:
         return Ended(reason=reason, rounds=0, iterations=self.site.spec.iterations(self._gauges.step))

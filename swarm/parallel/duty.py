@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from swarm.core.controls import Effect
-from swarm.core.errors import CheckpointUnsaved, MailboxFull, PayloadCorrupt, PayloadMissing
+from swarm.core.errors import CheckpointUnsaved, PayloadCorrupt, PayloadMissing
 from swarm.core.events import JobReported, JobSaved, JobStepped, JobValidated, RankPlaced, Trouble, WorkerEvent
 from swarm.core.lines import encode
 from swarm.core.rankjob import (
@@ -70,6 +71,16 @@ class Process(Protocol):
     def end(self) -> None: ...
 
 
+class _Unjudged:
+    """A rank that comes up, as the meeting sees it: why it ended is told by its last words, which only Duty reads."""
+
+    def __init__(self, process: Process) -> None:
+        self.pid, self.joined = process.pid, process.joined
+
+    def died(self) -> str:
+        return ""
+
+
 class Duty:
     def __init__(
         self,
@@ -90,6 +101,8 @@ class Duty:
         self.me = placed.seat.learner
         self.progressed = False
         """Whether its rank made a step."""
+        self.died = False
+        """Whether its rank ended by itself, for a reason of its own: not told to, and not since another one was lost."""
         self.failed = ""
         """Why this machine can have no other rank; "" if it can."""
         self._patience, self._effect, self._leaving = patience, effect, leaving
@@ -97,14 +110,16 @@ class Duty:
         self._saved: CheckpointAt | None = None  # the newest of this generation that is in the mailbox
         self._to_save: Saved | None = None
         self._saving: asyncio.Task[None] | None = None
+        self._mirroring: asyncio.Task[None] | None = None
+        self._begun = False  # whether all ranks have started
         self._parts = 0  # of the job's log, written
         self._halted_for = ""
-        self._told_s = self._looked_s = self._ready_s = -1e9
+        self._told_s = self._observed_s = self._looked_s = self._ready_s = -1e9
         self._mirrored: CheckpointAt | None = None
 
     async def run(self) -> GenerationEnd | None:
         """How the generation ended. None: this machine has left it. Raises Superseded."""
-        start = await self._fetched()
+        start = await self._brought()
         if isinstance(start, GenerationEnd):
             return start
         if self.plan.start is not None:
@@ -119,9 +134,35 @@ class Duty:
         finally:
             process.end()
             self.gauges.unplaced()
-            await self._stop_saving()
+            await self._cancel(self._saving, self._mirroring)
+
+    @staticmethod
+    async def _cancel(*tasks: asyncio.Future[Any] | None) -> None:
+        under_way = [task for task in tasks if task is not None]
+        for task in under_way:
+            task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
 
     # The start
+
+    async def _brought(self) -> Path | GenerationEnd | None:
+        """What the rank here begins with. The others do not wait for it longer than the plan says."""
+        fetching = asyncio.ensure_future(self._fetched())
+        try:
+            while not (await asyncio.wait({fetching}, timeout=max(LOOK_S, self.meeting.poll_s)))[0]:
+                await self.meeting.observe()
+                end = self.meeting.register.end or await self._given_up()
+                if end is not None:
+                    return end
+            return fetching.result()
+        finally:
+            await self._cancel(fetching)
+
+    async def _given_up(self) -> GenerationEnd | None:
+        """The end of a generation that has not begun to train, since it is not to any more; None: it is."""
+        if self._effect().stopped:
+            return await self.meeting.end("stopped", self._why(), checkpoint=self.plan.start)
+        return await self.meeting.end("rendezvous", self._why()) if self._leaving() else None
 
     async def _fetched(self) -> Path | GenerationEnd | None:
         """The checkpoint that the rank here begins with; a GenerationEnd if it cannot be had."""
@@ -167,36 +208,48 @@ class Duty:
     async def _started(self, process: Process) -> GenerationEnd | None:
         """None: all ranks run."""
         self.gauges.phase = "wait"
-        starting = asyncio.ensure_future(self.meeting.started(process))
+        starting = asyncio.ensure_future(self.meeting.started(_Unjudged(process)))
         try:
             while not (await asyncio.wait({starting}, timeout=LOOK_S))[0]:
+                over = process.over
                 self._take(process)
+                if over:
+                    return await self._over(process)
                 self.gauges.doing = self.meeting.reason
-                if self._leaving() or self._effect().stopped:
-                    ending: Ending = "stopped" if self._effect().stopped else "rendezvous"
-                    await self.meeting.end(ending, self._why())
+                if (end := await self._given_up()) is not None:
+                    return end
             return starting.result()
         finally:
-            starting.cancel()
-            await asyncio.gather(starting, return_exceptions=True)
+            await self._cancel(starting)
 
     # Training
 
     async def _watched(self, process: Process) -> GenerationEnd | None:
+        self._begun = True
         self.gauges.phase, self.gauges.doing = "train", ""
         while True:
+            over = process.over
             self._take(process)
             self._save_what_is_new()
-            if process.over:
-                self._take(process)
+            if over:
                 return await self._over(process)
-            await self.meeting.observe()
-            if (end := self.meeting.register.end) is not None:
+            if (end := await self._observed()) is not None:
                 return end
-            if gone := self.meeting.gone():
-                return await self.meeting.end("lost", f"{', '.join(gone)} left, or was not heard of for a lease")
             await self._now_and_then(process)
             await asyncio.sleep(LOOK_S)
+
+    async def _observed(self) -> GenerationEnd | None:
+        """Whether the others have ended the generation, or are to be lost. Between two beats there is little to see."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._observed_s < self.site.spec.beat_s / 2:
+            return None
+        self._observed_s = now_s
+        await self.meeting.observe()
+        if (end := self.meeting.register.end) is not None:
+            return end
+        if gone := self.meeting.gone():
+            return await self.meeting.end("lost", f"{', '.join(gone)} left, or was not heard of for a lease")
+        return None
 
     def _take(self, process: Process) -> None:
         for event in process.events():
@@ -235,8 +288,6 @@ class Duty:
                     self._emit(JobValidated(part=event.part, iteration=event.iteration, loss=loss, seconds_s=seconds_s))
                 case Replanned():
                     self.gauges.shares = event.shares
-                case Replanned():
-                    self.gauges.shares = event.shares
                 case Saved():
                     self._to_save = event
                 case Smaller():
@@ -254,17 +305,16 @@ class Duty:
         await self._log()
         if not process.halting:
             self._halted_for = self._why()
-            if (
-                not self._halted_for
-                and self.rank == 0
-                and now_s - self._ready_s >= SETTLED_BEATS * self.site.spec.beat_s
-                and self.progressed
-            ):
+            settled = self.progressed and now_s - self._ready_s >= SETTLED_BEATS * self.site.spec.beat_s
+            if not self._halted_for and self.rank == 0 and settled:
                 self._halted_for = await self._joining()
             if self._halted_for:
                 process.halt()
-        if self.rank != 0:
-            await self._mirror()
+        if self.rank != 0 and self.site.adapter_path is not None:
+            if self._mirroring is not None and self._mirroring.done():
+                self._mirroring.result()
+                self._mirroring = None
+            self._mirroring = self._mirroring or asyncio.create_task(self._mirror())
 
     def _why(self) -> str:
         """Why the ranks are to halt; "" if they are not."""
@@ -289,6 +339,8 @@ class Duty:
             for (learner, incarnation), member in register.members.items()
             if learner not in seats and self.meeting.company.holds(learner, incarnation)
             if member.versions == facts.versions and member.hashes == facts.hashes
+            if member.memory_bytes >= self.meeting.terms.memory_bytes and self.plan.backend in member.backends
+            if member.addresses and member.ports  # as far as can be told without it: else all would meet again for nothing
         }
         return f"{', '.join(sorted(fit))} joins" if fit else ""
 
@@ -301,21 +353,24 @@ class Duty:
     async def _over(self, process: Process) -> GenerationEnd | None:
         last, code = process.last, process.code
         if code in (0, HALTED):
-            await self._stop_saving(finish=True)
+            await self._stop_saving()
             await self._log()
             if self.rank == 0:
                 return await self._ended_by_rank_0(done=code == 0)
-            return None if self._leaving() else await self._awaited()
+            return await self._awaited()
+        ending: Ending = "lost" if self._begun else "rendezvous"
         if last is None:  # it had no time to say why
-            return await self.meeting.end("lost", f"{self.me}: {process.died()}")
+            self.died = code != -signal.SIGALRM  # else it only waited too long for the others
+            return await self.meeting.end(ending, f"{self.me}: {process.died()}")
         if last.again:
             until_s = asyncio.get_running_loop().time() + CULPRIT_S
             while asyncio.get_running_loop().time() < until_s:
                 if (end := await self.meeting.ended()) is not None:
                     return end
                 await asyncio.sleep(LOOK_S)
-            return await self.meeting.end("lost", f"{self.me}: {last.reason}")
-        await self._stop_saving(finish=True)
+            return await self.meeting.end(ending, f"{self.me}: {last.reason}")
+        self.died = True
+        await self._stop_saving()
         if last.error in OF_THE_JOB:
             good = "no checkpoint yet" if self._good is None else f"the last good checkpoint is after step {self._good.step}"
             words = f"rank {self.rank}, {self.me}: {last.reason}"
@@ -339,10 +394,10 @@ class Duty:
         reason = self._halted_for or self._why() or "a machine leaves"
         return await self.meeting.end(ending, reason, checkpoint=self._good if effect.stopped else None)
 
-    async def _awaited(self) -> GenerationEnd:
-        """The end, which the machine of rank 0 writes when its checkpoint is stored."""
+    async def _awaited(self) -> GenerationEnd | None:
+        """The end, which the machine of rank 0 writes when its checkpoint is stored. None: this machine leaves before."""
         self.gauges.phase, self.gauges.doing = "wait", "waiting for the checkpoint to be stored"
-        while True:
+        while not self._leaving():
             await self.meeting.observe()
             if (end := self.meeting.register.end) is not None:
                 return end
@@ -350,6 +405,7 @@ class Duty:
             if first.learner in self.meeting.gone():
                 return await self.meeting.end("lost", f"{first.learner} was lost before its checkpoint was stored")
             await asyncio.sleep(LOOK_S)
+        return None
 
     # What goes to the mailbox
 
@@ -362,7 +418,8 @@ class Duty:
             self._saving = asyncio.create_task(self._save(saved))
 
     async def _save(self, saved: Saved) -> None:
-        """Store a checkpoint that the rank has written. If that cannot be done training goes on: the one before is kept."""
+        """Store a checkpoint that the rank has written. As long as the mailbox is away or full this waits, and training goes
+        on; if the files are gone by then, newer ones are there."""
         at = CheckpointAt(generation=self.plan.generation, step=saved.step)
         try:
             record = await self._patience.through(functools.partial(self.store.put, at, saved=saved, by=self.me))
@@ -372,23 +429,18 @@ class Duty:
             await self._patience.through(lambda: self.store.tidy(at.generation, self._has_ended))
         except OSError as error:
             self._emit(Trouble(message=f"the checkpoint after step {saved.step} is not stored: {error.strerror or error}"))
-        except MailboxFull as error:
-            self._emit(Trouble(message=f"the checkpoint after step {saved.step} is not stored, training goes on: {error}"))
 
     async def _has_ended(self) -> bool:
         return await self.meeting.ended() is not None
 
-    async def _stop_saving(self, *, finish: bool = False) -> None:
-        if finish:
-            while True:
-                self._save_what_is_new()
-                if self._saving is None:
-                    break
-                self.gauges.phase, self.gauges.doing = "upload", "storing the checkpoint"
-                await asyncio.wait({self._saving})
-        elif self._saving is not None:
-            self._saving.cancel()
-            await asyncio.gather(self._saving, return_exceptions=True)
+    async def _stop_saving(self) -> None:
+        """See that what the rank wrote last is stored."""
+        while True:
+            self._save_what_is_new()
+            if self._saving is None:
+                return
+            self.gauges.phase, self.gauges.doing = "upload", "storing the checkpoint"
+            await asyncio.wait({self._saving})
 
     async def _log(self) -> None:
         """Write what rank 0 has told since the last time."""
@@ -405,8 +457,6 @@ class Duty:
 
     async def _mirror(self) -> None:
         """Write each adapter that rank 0 saves elsewhere to where a person wants it on this machine."""
-        if self.site.adapter_path is None:
-            return
         steps = await self._patience.through(lambda: self.store.steps(self.plan.generation))
         at = CheckpointAt(generation=self.plan.generation, step=steps[-1]) if steps else None
         if at is None or at == self._mirrored:

@@ -55,6 +55,7 @@ class Digests:
 
     def of(self, path: Path) -> tuple[str, int]:
         """(SHA-256, bytes). Raises OSError, FileChanged."""
+        path = path.resolve()  # a link, as the Hugging Face cache holds them, and its file are read once
         with path.open("rb", buffering=0) as file:
             before = _state(os.fstat(file.fileno()))
             known = self._known.get(path)
@@ -81,7 +82,7 @@ class Gathered:
         for what, folder in (("model", self.model), ("data", self.data)):
             for path in sorted(folder.iterdir()):
                 with contextlib.suppress(OSError, FileChanged):
-                    found[f"{what}/{path.name}"] = self._digests.of(path.resolve())[0]
+                    found[f"{what}/{path.name}"] = self._digests.of(path)[0]
         return found
 
 
@@ -156,7 +157,9 @@ def gathered(
         rows = None if data is None else Path(data)
         found = {ref: find.file(ref, "data", rows, None, advice) for ref in manifest.task.data}
         links = linked(into / "data", {ref.name: path for ref, path in found.items()})
-        yield Gathered(models, links, digests, fetched=find.kept(manifest.model))
+        files = Gathered(models, links, digests, fetched=find.kept(manifest.model))
+        files.hashes()  # of what was fetched, too: from here on only what has changed is read again, beside a beating heart
+        yield files
 
 
 class _Finder:

@@ -80,6 +80,11 @@ class Patience:
             await asyncio.sleep(jittered(backoff_s))
             backoff_s = min(backoff_s * 2, self.longest_s)
 
+    @property
+    def away(self) -> bool:
+        """Whether the share is, as far as is known. May be asked on any thread."""
+        return self._lost_at_s is not None
+
     def _lose(self, reason: str) -> None:
         if self._lost_at_s is None:
             self._lost_at_s = asyncio.get_running_loop().time()

@@ -384,7 +384,7 @@ def test_parsers_never_raise_and_take_only_what_a_builder_writes(key: str) -> No
         "runs/abcd1234/checkpoints/000001/000000001/record.json",
         "runs/abcd1234/checkpoints/00001/0000000001/record.json",
         "runs/abcd1234/checkpoints/000001/0000000001/record.json.tmp",
-        "runs/abcd1234/blobs/checkpoints/000001/0000000001/" + "a" * 64 + ".safetensors",
+        "runs/abcd1234/blobs/checkpoints/000001/0000000001/" + "a" * 63 + ".safetensors",
     ],
 )
 def test_foreign_names_are_nobodys(key: str) -> None:
