@@ -47,10 +47,15 @@ TOLD_S = 1.0  # between two signs of its progress
 LATE_S = 30.0  # for so long a share may not show what another machine wrote
 SETTLED_BEATS = 10  # of training, before a generation ends for the sake of a machine that has come
 CULPRIT_S = 2.0  # that a machine whose own rank has died has to say so, before the others say that theirs lost it
+STOPPED = "stopped"  # begins the reason of an end that people commanded
 OF_THE_JOB = frozenset(
     {"CheckpointUnsaved", "LossNotFinite", "ReplicasDiffer", "SchemaMismatch", "StateMismatch", "UsageError"}
 )
 """Errors of a rank that no other machine could do without; any other one is of the machine."""
+
+
+def stopped_by(effect: Effect) -> str:
+    return f"{STOPPED} by {effect.by}" if effect.by else STOPPED
 
 
 class Process(Protocol):
@@ -113,6 +118,7 @@ class Duty:
         self._mirroring: asyncio.Task[None] | None = None
         self._begun = False  # whether all ranks have started
         self._parts = 0  # of the job's log, written
+        self._part: JobLog | None = None  # the next one
         self._halted_for = ""
         self._told_s = self._observed_s = self._looked_s = self._ready_s = -1e9
         self._mirrored: CheckpointAt | None = None
@@ -227,16 +233,29 @@ class Duty:
     async def _watched(self, process: Process) -> GenerationEnd | None:
         self._begun = True
         self.gauges.phase, self.gauges.doing = "train", ""
-        while True:
-            over = process.over
-            self._take(process)
-            self._save_what_is_new()
-            if over:
-                return await self._over(process)
-            if (end := await self._observed()) is not None:
-                return end
+        looking: asyncio.Task[GenerationEnd | None] | None = None  # beside the rank: a share that is away must not hide it
+        try:
+            while True:
+                over = process.over
+                self._take(process)
+                self._save_what_is_new()
+                if over:
+                    break
+                if looking is not None and looking.done():
+                    if (end := looking.result()) is not None:
+                        return end
+                    looking = None
+                looking = looking or asyncio.create_task(self._look_around(process))
+                await asyncio.sleep(LOOK_S)
+        finally:
+            await self._cancel(looking)
+        return await self._over(process)
+
+    async def _look_around(self, process: Process) -> GenerationEnd | None:
+        end = await self._observed()
+        if end is None:
             await self._now_and_then(process)
-            await asyncio.sleep(LOOK_S)
+        return end
 
     async def _observed(self) -> GenerationEnd | None:
         """Whether the others have ended the generation, or are to be lost. Between two beats there is little to see."""
@@ -320,7 +339,7 @@ class Duty:
         """Why the ranks are to halt; "" if they are not."""
         effect = self._effect()
         if effect.stopped:
-            return f"stopped by {effect.by}" if effect.by else "stopped"
+            return stopped_by(effect)
         if effect.paused:
             return f"paused by {effect.by}" if effect.by else "paused"
         return f"{self.me} leaves" if self._leaving() else ""
@@ -376,7 +395,7 @@ class Duty:
             words = f"rank {self.rank}, {self.me}: {last.reason}"
             return await self.meeting.end("stopped", f"{words[: REASON - len(good) - 2]}; {good}", checkpoint=self._good)
         self.failed = last.reason
-        return await self.meeting.end("lost", f"{self.me}: {last.reason}")
+        return await self.meeting.end(ending, f"{self.me}: {last.reason}")
 
     @property
     def _good(self) -> CheckpointAt | None:
@@ -384,15 +403,28 @@ class Duty:
         return self._saved or self.plan.start
 
     async def _ended_by_rank_0(self, *, done: bool) -> GenerationEnd:
-        spec, effect = self.site.spec, self._effect()
+        spec = self.site.spec
         if done:
             if self._saved is None or self._saved.step < spec.steps:
                 words = "all steps are done, and their checkpoint cannot be stored"
                 return await self.meeting.end("lost", words)
             return await self.meeting.end("finished", f"all {spec.iters} iterations are done", checkpoint=self._saved)
+        reason = self._halted_for or self._why() or await self._why_of_others()
+        effect = self._effect()
         ending: Ending = "stopped" if effect.stopped else "regroup"
-        reason = self._halted_for or self._why() or "a machine leaves"
         return await self.meeting.end(ending, reason, checkpoint=self._good if effect.stopped else None)
+
+    async def _why_of_others(self) -> str:
+        """Why another machine had the ranks halt: it leaves, or it has seen a command before this one did."""
+        until_s = asyncio.get_running_loop().time() + 2 * self.site.spec.beat_s
+        while asyncio.get_running_loop().time() < until_s:
+            await self.meeting.observe()
+            if gone := self.meeting.gone():
+                return f"{', '.join(gone)} leaves"
+            if why := self._why():
+                return why
+            await asyncio.sleep(LOOK_S)
+        return "a machine leaves"
 
     async def _awaited(self) -> GenerationEnd | None:
         """The end, which the machine of rank 0 writes when its checkpoint is stored. None: this machine leaves before."""
@@ -444,16 +476,16 @@ class Duty:
 
     async def _log(self) -> None:
         """Write what rank 0 has told since the last time."""
-        gauges = self.gauges
-        if self.rank != 0 or not (gauges.points or gauges.evals or gauges.shares):
-            return
-        generation, n = self.plan.generation, self._parts
-        points, evals, shares = tuple(gauges.points), tuple(gauges.evals), gauges.shares
-        part = JobLog(generation=generation, n=n, points=points, evals=evals, shares=shares)
-        key, data = self.meeting.register.keys.job_log(generation, n), encode(part, nonce=derived_nonce(part))
-        await self._patience.through(lambda: self.meeting.register.mailbox.put(key, [data]))
-        gauges.points, gauges.evals, gauges.shares = gauges.points[len(points) :], gauges.evals[len(evals) :], ()
-        self._parts += 1
+        gauges, generation = self.gauges, self.plan.generation
+        while self.rank == 0 and (self._part is not None or gauges.points or gauges.evals or gauges.shares):
+            # Kept until it is written: if that was interrupted the same is written again.
+            part = self._part = self._part or JobLog(
+                generation=generation, n=self._parts, points=gauges.points, evals=gauges.evals, shares=gauges.shares
+            )
+            gauges.points, gauges.evals, gauges.shares = (), (), ()
+            key, data = self.meeting.register.keys.job_log(generation, part.n), encode(part, nonce=derived_nonce(part))
+            await self._patience.through(functools.partial(self.meeting.register.mailbox.put, key, [data]))
+            self._part, self._parts = None, part.n + 1
 
     async def _mirror(self) -> None:
         """Write each adapter that rank 0 saves elsewhere to where a person wants it on this machine."""
