@@ -1,5 +1,5 @@
-"""Machines of a data-parallel job over a memory mailbox, in virtual time: their agents are real, their ranks are pretended. What
-a pretended step leaves behind follows from the step alone, so that every start can be checked."""
+"""Machines of a data-parallel job over a memory mailbox, in virtual time: their agents are real, their ranks are pretended.
+What a pretended step leaves behind follows from the step alone, so that every start can be checked."""
 
 from __future__ import annotations
 

@@ -306,7 +306,7 @@ def test_a_full_mailbox_is_told_and_training_goes_on() -> None:
         await a.until(lambda: any(event.iteration == 10 for event in a.of(JobSaved)))
         a.faults.plan.append(Fault("fail", op="put", key="^$", count=None, error=MailboxFull))
         await a.until(lambda: world.groups[0].step >= 45)
-        assert [event for event in a.of(ShareLost)]
+        assert a.of(ShareLost)
         assert max(event.iteration for event in a.of(JobSaved)) == 10
         a.faults.plan.clear()
         assert await asyncio.gather(a.life, b.life) == ["done", "done"]

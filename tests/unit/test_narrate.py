@@ -16,9 +16,16 @@ from swarm.core.events import (
     Ended,
     Evaluated,
     Failed,
+    Gathering,
+    GenerationOver,
+    JobReported,
+    JobSaved,
+    JobStepped,
+    JobValidated,
     Joined,
     Paused,
     Published,
+    RankPlaced,
     Restored,
     Resumed,
     RoundClosed,
@@ -37,6 +44,16 @@ from swarm.core.sentences import amount, number, sentence
 CLOSED = RoundClosed(round=2, rounds=9, participants=("a", "b"), rejected=(), train_loss=0.5, closer="a")
 FETCHING = Transfer(file="a.txt", how="fetch", done_bytes=450_000, size_bytes=1_000_000, line=False)
 STEPPED = Stepped(round=3, step=4, steps_before=10, loss=0.5, tokens_per_s=1234.5)
+PLACED = RankPlaced(
+    generation=2,
+    rank=1,
+    size=2,
+    backend="ring",
+    address="192.168.1.20",
+    machines=("mbp", "studio"),
+    refused=("air: has mlx 0.31.2, the others 0.32.0",),
+    step=200,
+)
 SAID: list[tuple[WorkerEvent, str | None]] = [
     (Building(what="mlp for a new run"), "preparing mlp for a new run …"),
     (Created(run="aaaa1111", name="mlp-one"), "made run mlp-one (aaaa1111)"),
@@ -92,6 +109,40 @@ SAID: list[tuple[WorkerEvent, str | None]] = [
     ),
     (Published(round=1, size_bytes=1), None),
     (STEPPED, None),
+    (
+        Gathering(generation=2, reason="waiting for 1 more machine; not here: mbp"),
+        "generation 2: waiting for 1 more machine; not here: mbp",
+    ),
+    (
+        PLACED,
+        "generation 2: rank 1 of 2 at 192.168.1.20 over ring, which knows no passwords, with mbp, studio, after step 200"
+        "  without air: has mlx 0.31.2, the others 0.32.0",
+    ),
+    (
+        RankPlaced(generation=0, rank=0, size=1, backend="ring", address="127.0.0.1", machines=("mbp",)),
+        "generation 0: trains alone",
+    ),
+    (JobStepped(step=3, steps=100, iteration=3, loss=1.5, tokens_per_s=1234.5), None),
+    (
+        JobReported(
+            iteration=10,
+            iters=100,
+            train_loss=1.5,
+            learning_rate=1e-5,
+            tokens_per_s=1234.5,
+            trained_tokens=5678,
+            memory_bytes=10**9,
+        ),
+        "iteration 10 of 100: train loss 1.500, learning rate 1.000e-05, 1,234 tokens/s, 5,678 tokens, 1.00 GB",
+    ),
+    (JobValidated(part="valid", iteration=10, loss=None, seconds_s=1.25), "iteration 10: validation loss –, in 1.2 s"),
+    (JobValidated(part="test", iteration=10, loss=1.5, seconds_s=1.25), "iteration 10: test loss 1.500, in 1.2 s"),
+    (JobSaved(iteration=100, size_bytes=10**7), "iteration 100: checkpoint, 10.0 MB, is in the mailbox"),
+    (JobSaved(iteration=100, size_bytes=9, adapter="/a/b"), "iteration 100: saved the adapter to /a/b"),
+    (
+        GenerationOver(generation=2, ending="lost", reason="mbp: its process was killed\x1b"),
+        "generation 2 is over (lost): mbp: its process was killed·",
+    ),
 ]
 
 
