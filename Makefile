@@ -7,7 +7,8 @@ BIN := .venv/bin
 RUN_EXTRAS := torch mlx
 INSTALL_FROM := pyproject.toml .ci/constraints.txt .ci/venv
 PYTEST_ARGS ?=
-# Tests that start processes run by themselves; what was picked may be all of one kind, which pytest tells by 5.
+# Tests that start processes run by themselves, and more of them at once: they wait for one another most of the time.
+# What was picked may be all of one kind, which pytest tells by 5.
 NONE_IS_FINE = $(if $(PYTEST_ARGS),|| [ $$? -eq 5 ])
 
 help:
@@ -26,18 +27,19 @@ demo: .venv/.run-stamp
 	@$(BIN)/swarm demo
 
 test: .venv/.dev-stamp
-	@$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not process and not slow and not share' $(PYTEST_ARGS) $(NONE_IS_FINE)
-	@$(BIN)/python -m pytest -m 'process and not slow and not share' $(PYTEST_ARGS) $(NONE_IS_FINE)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not process and not slow and not share' $(PYTEST_ARGS) $(NONE_IS_FINE)
+	@$(BIN)/python -m pytest -n 3 --dist worksteal -m 'process and not slow and not share' $(PYTEST_ARGS) $(NONE_IS_FINE)
 
 slow: .venv/.dev-stamp
 	@$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
-	@$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not process and not slow and not share' --hypothesis-profile default tests/unit tests/contract
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m 'hypothesis and not process and not slow and not share' --hypothesis-profile default
 
 ranks: .venv/.ranks-stamp
-	@$(BIN)/python -m pytest -m 'not slow' tests/unit/test_finetune.py tests/unit/test_batches_of_rows.py \
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow' tests/unit/test_finetune.py tests/unit/test_batches_of_rows.py \
 		tests/unit/test_rank_watchdog.py tests/integration/test_finetune_step.py tests/integration/test_finetune_train.py \
 		tests/integration/test_lora.py tests/contract/tasks/test_lora.py tests/process/test_ranks.py \
-		tests/process/test_lora.py tests/process/test_ring_stress.py tests/process/test_finetune_jobs.py tests/integration/test_model_files.py $(PYTEST_ARGS)
+		tests/process/test_lora.py tests/process/test_finetune_jobs.py tests/process/test_finetune_people.py \
+		tests/integration/test_model_files.py $(PYTEST_ARGS)
 
 lint: .venv/.dev-stamp
 	$(BIN)/ruff check .

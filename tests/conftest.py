@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# The same examples wherever and whenever the tests run, so that a change fails by what it changes. `make slow` draws new ones.
-settings.register_profile("repeatable", derandomize=True)
+# The same examples wherever and whenever the tests run, so that a change fails by what it changes. `make slow` draws new ones,
+# and twice as many.
+settings.register_profile("repeatable", derandomize=True, max_examples=50)
 settings.load_profile("repeatable")
 
 

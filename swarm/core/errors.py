@@ -36,6 +36,7 @@ SwarmError
 ├── RankError                   a data-parallel rank that cannot go on with its generation
 │   ├── GroupBroken             a collective failed, or took too long: another rank is gone; begin a new generation
 │   ├── ReplicasDiffer          ranks that hold different data, options, versions or weights; says which
+│   ├── RowTooLarge             a single row is too much for this machine's memory: go on without it, or with shorter rows
 │   ├── LossNotFinite           a step whose loss or gradient is not finite: stop; says the step and the rows
 │   └── JobStopped              the job cannot go on on any machine; says why, and the last good checkpoint
 ├── CheckpointUnsaved           a local checkpoint that could not be saved: train on, the one before is kept
@@ -231,6 +232,18 @@ class ReplicasDiffer(RankError):
         self.what, self.ranks = what, tuple(ranks)
         names = ", ".join(map(str, self.ranks))
         super().__init__(f"{what} of rank {names} are not those of rank 0")
+
+
+class RowTooLarge(RankError):
+    """`tokens`: of the row; `line`: of train.jsonl (or the validation's file), from 1."""
+
+    def __init__(self, *, rank: int, tokens: int, line: int, available_bytes: int | None = None) -> None:
+        self.tokens, self.line = tokens, line
+        where = "the memory" if available_bytes is None else f"the {available_bytes / 1e9:.1f} GB of memory"
+        super().__init__(
+            f"a single row of {tokens} tokens, line {line}, is too much for {where} that rank {rank} may take; "
+            f"a smaller max_seq_length, num_layers or model needs less, and so does grad_checkpoint"
+        )
 
 
 class LossNotFinite(RankError):

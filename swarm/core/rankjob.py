@@ -36,6 +36,7 @@ class RankPlan(msgspec.Struct, frozen=True, kw_only=True):
     replan: bool = True  # let the shares follow the measured speeds; with dropout, only fixed ones make the same run again
     microbatch_rows: Annotated[int, Meta(ge=1)] | None = None  # through the model at once on this machine; by default its part
     microbatch_tokens: Annotated[int, Meta(ge=1)] | None = None
+    memory_bytes: Annotated[float, Meta(gt=0)] | None = None  # that this rank may take: it begins with what fits
     meet_s: Annotated[float, Meta(gt=0)] = 60.0  # for all ranks to be there
     prepare_s: Annotated[float, Meta(gt=0)] = 1800.0  # until the first step is done, on the slowest machine
     silence_s: Annotated[float, Meta(gt=0)] = 120.0  # without a sign of progress, after which this rank ends itself
@@ -96,7 +97,7 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
 class Phase(_Event, frozen=True, kw_only=True, tag=True):
     """The rank begins something that takes a while."""
 
-    what: Literal["meeting", "model", "rows", "weights", "training"]
+    what: Literal["meeting", "model", "rows", "weights", "memory", "training"]
 
 
 class RankReady(_Event, frozen=True, kw_only=True, tag=True):
@@ -128,7 +129,8 @@ class RankStepped(_Event, frozen=True, kw_only=True, tag=True):
     waiting_s: float  # for slower ranks
     exchange_s: float
     update_s: float
-    microbatch_rows: int
+    microbatch_rows: int  # at most
+    microbatch_tokens: int | None  # positions, at most
     memory_bytes: int  # peak
     share: float  # of the batch that this rank was to have
     loss: float | None  # None: an all-masked batch, with which nothing was updated
@@ -172,9 +174,9 @@ class Saved(_Event, frozen=True, kw_only=True, tag=True):
 
 
 class Smaller(_Event, frozen=True, kw_only=True, tag=True):
-    """A microbatch was too much for the memory; it goes on with smaller ones."""
+    """A microbatch was too much for the memory; it goes on with at most so many positions at once, half of what it was."""
 
-    microbatch_rows: int
+    microbatch_tokens: int
 
 
 class RankEnded(_Event, frozen=True, kw_only=True, tag=True):

@@ -37,8 +37,8 @@ class Balance:
         again = [speed for speed in self._ranks.values() if speed.forget()]
         speeds = self._speeds()
         better = divided(speeds, size=len(self.shares))
-        # Steps take some time for nothing: of so small ones that it is most of it, a rank with little work looks slow, and would
-        # get still less. So what counts is that one rank really holds up the others.
+        # Steps take some time for nothing. Where that is most of it, a rank with little work looks slow, and would get still
+        # less: so what counts is that one rank really holds up the others.
         took_s = [speed.took_s for speed in self._ranks.values() if speed.took_s is not None]
         uneven = len(took_s) < len(self._ranks) or max(took_s) > WORTH * sum(took_s) / len(took_s)
         worth = uneven and expected(self.shares, speeds) > WORTH * expected(better, speeds)

@@ -216,14 +216,19 @@ class Agent:
         return meeting.register.under_way or meeting.register.plan is not None
 
     def _meet(self, generation: int) -> Meeting:
-        spec, me = self.site.spec, self.me
+        spec, me, hashes = self.site.spec, self.me, self.site.files.hashes()
+        wanted = wanted_hashes(self.site.manifest)
+        changed = [name for name in wanted if hashes.get(name) != wanted[name]]
+        if changed:
+            words = "is not the run's any more, and as long as that is so this machine cannot take part"
+            self._emit(Trouble(message=f"{', '.join(changed)} {words}"))
         facts = Facts(
             learner=me.learner,
             incarnation=me.incarnation,
             machine_name=me.machine_name,
             memory_bytes=self._memory_bytes(),
             versions=self._versions,
-            hashes=self.site.files.hashes(),
+            hashes=hashes,
             backends=self._backends,
             tokens_per_s=self._gauges.tokens_per_s,
         )
@@ -232,7 +237,7 @@ class Agent:
             world_size_max=spec.world_size_max,
             memory_bytes=sum(ref.size_bytes for ref in self.site.model.files if ref.name.endswith(".safetensors")),
             seed=spec.seed,
-            hashes=wanted_hashes(self.site.manifest),
+            hashes=wanted,
             gather_s=5 * spec.beat_s,
             start_s=self._start_s,
         )

@@ -302,8 +302,8 @@ class Duty:
                 case Saved():
                     self._keeper.to_save = event
                 case Smaller():
-                    rows = event.microbatch_rows
-                    self._emit(Trouble(message=f"a microbatch was too much for the memory: {rows} rows at once from now on"))
+                    words = f"a microbatch was too much for the memory: {event.microbatch_tokens} tokens at once from now on"
+                    self._emit(Trouble(message=words))
                 case _:
                     pass
 

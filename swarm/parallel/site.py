@@ -64,6 +64,7 @@ class Site:
             base=self.model.sha256,
             names={name: value for name, value in names.items() if value is not None},
             shares=tuple(seat.share for seat in plan.seats),
+            memory_bytes=float(free_memory()),
             meet_s=plan.start_s,
             leash=True,
         )

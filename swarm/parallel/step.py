@@ -10,24 +10,28 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import mlx.core as mx
 import mlx.nn as nn
 import msgspec
+import numpy as np
 from mlx.utils import tree_flatten, tree_map, tree_unflatten
 
-from swarm.core.errors import LossNotFinite
+from swarm.core.errors import LossNotFinite, RowTooLarge
 from swarm.parallel.group import Group, joined_count, numbers, split_count, sums, unbroken
-from swarm.tasks.lm.rows import Batch, Rows, assembled, microbatches, shared_out
+from swarm.parallel.memory import out_of_memory, rows_that_fit
+from swarm.tasks.lm.rows import Batch, Rows, assembled, microbatches, padded, shared_out
 from swarm.tasks.streams import generator
 
 Tree = Any
+Worked = TypeVar("Worked")
 Named = list[tuple[str, mx.array]]
 
 
 class Limits(msgspec.Struct):
-    """What goes through the model at once on this machine. `max_rows` is halved when it was too much for the memory."""
+    """What goes through the model at once on this machine. `max_tokens`, which counts positions, is set to half of what was too
+    much for the memory."""
 
     max_rows: int
     max_tokens: int | None = None
@@ -51,9 +55,9 @@ _Held = tuple[Local, Batch | None]
 
 
 class _Total(NamedTuple):
-    """The sums over all ranks."""
+    """What all ranks have together: sums, but for the gradients."""
 
-    gradients: Tree
+    gradients: Tree  # mean over tokens, in the parameters' precision
     loss: float
     tokens: int
     compute_s: tuple[float, ...]  # by rank
@@ -98,6 +102,7 @@ class Stepper:
         """`progressed` is called after each pass through the model. The optimizer's state must be complete (`init`)."""
         self.model, self.optimizer, self.rows, self.group, self.limits = model, optimizer, rows, group, limits
         self._seed, self._buckets, self._progressed = seed, buckets if group.size > 1 else 1, progressed
+        self._passing: Batch | None = None  # what goes through the model
         self._fitting = 0  # most positions of a pass that went well
         self._lengths = rows.lengths
         self._accumulate = self._compiled_accumulation() if compiled else self._accumulated
@@ -114,7 +119,7 @@ class Stepper:
         if total.tokens:
             if not total.finite:
                 raise self._not_finite(local, batches=batches, step=step)
-            self._update(total.gradients, total.tokens)
+            self._update(total.gradients)
         return Step(
             loss=total.loss / total.tokens if total.tokens else None,
             tokens=total.tokens,
@@ -132,14 +137,61 @@ class Stepper:
     def _held(self, batches: Sequence[Sequence[int]], *, step: int, shares: Sequence[int], overlap: bool) -> _Held:
         mine = [shared_out(batch, self._lengths, shares)[self.group.rank] for batch in batches]
         self.model.train()
+        return self._fitted(self.rows, lambda: self._local(mine, step, overlap=overlap))
+
+    def _fitted(self, rows: Rows, work: Callable[[], Worked]) -> Worked:
+        """What `work` returns; from the beginning, with smaller passes, as often as it is too much for the memory. Raises
+        RowTooLarge."""
+        parameters = self.model.parameters()
         while True:
+            self._passing = None
             try:
-                return self._local(mine, step, overlap=overlap)
-            except RuntimeError as error:
-                if not _out_of_memory(error) or self.limits.max_rows == 1:
+                return work()
+            except (RuntimeError, MemoryError) as error:
+                passing = self._passing
+                if passing is None or not out_of_memory(error):
                     raise
-                self.limits.max_rows = max(1, min(self.limits.max_rows, max(map(len, mine))) // 2)
-                mx.clear_cache()
+                count, width = passing.inputs.shape
+                if count == 1:
+                    raise self.too_large(rows, passing.rows[0]) from None
+            self.limits.max_tokens = count // 2 * width
+            self.model.update(parameters)  # a compiled pass would have left there what it was to compute
+            mx.clear_cache()
+
+    def too_large(self, rows: Rows, row: int, *, available_bytes: int | None = None) -> RowTooLarge:
+        tokens, line = int(rows.lengths[row]), int(rows.lines[row])
+        return RowTooLarge(rank=self.group.rank, tokens=tokens, line=line, available_bytes=available_bytes)
+
+    def fit(self, *, memory_bytes: int) -> None:
+        """Choose how much goes through the model at once, by passes of the longest row, of which nothing stays. Raises
+        RowTooLarge."""
+        longest = int(np.argmax(self._lengths))
+        width = padded(int(self._lengths[longest]), self.limits.pad_to)
+        most = self.limits.max_rows
+        if self.limits.max_tokens is not None:
+            most = max(1, min(most, self.limits.max_tokens // width))
+
+        def peak(count: int) -> int:
+            batch = assembled(self.rows, [longest] * count, pad_to=self.limits.pad_to)
+            mx.clear_cache()
+            mx.reset_peak_memory()
+            mx.eval(self._lazy(before, batch))
+            self._progressed()
+            return mx.get_peak_memory()
+
+        self.model.train()
+        parameters = self.model.parameters()
+        # All passes of a step but the first add to what was before.
+        zeros = tree_map(lambda value: mx.zeros(value.shape, mx.float32), self.model.trainable_parameters())
+        mx.eval(zeros)
+        before = Local(zeros, 0.0, 0, 0, 0, frozenset(), 0.0)
+        rows = rows_that_fit(peak, base=mx.get_active_memory(), most=most, memory_bytes=memory_bytes)
+        self.model.update(parameters)
+        mx.clear_cache()
+        if rows == 0:
+            raise self.too_large(self.rows, longest, available_bytes=memory_bytes)
+        if rows < most:
+            self.limits.max_tokens = rows * width
 
     def _local(self, mine: Sequence[Sequence[int]], step: int, *, overlap: bool) -> _Held:
         # Other dropout on each rank and in each step, and the same again after a restart.
@@ -166,12 +218,10 @@ class Stepper:
 
     def _lazy(self, local: Local, batch: Batch) -> tuple[Tree, mx.array]:
         """(gradients with those of this pass, (rows,) losses), not evaluated yet."""
-        gradients = local.gradients
-        if gradients is None:
-            gradients = tree_map(lambda value: mx.zeros(value.shape, mx.float32), self.model.trainable_parameters())
+        self._passing = batch
         count = mx.array(float(batch.learned_tokens))
         inputs, targets, mask = (mx.array(each) for each in (batch.inputs, batch.targets, batch.mask))
-        found: tuple[Tree, mx.array] = self._accumulate(gradients, inputs, targets, mask, count)
+        found: tuple[Tree, mx.array] = self._accumulate(local.gradients, inputs, targets, mask, count)
         return found
 
     def _added(self, local: Local, batch: Batch, gradients: Tree, losses: mx.array) -> Local:
@@ -192,7 +242,7 @@ class Stepper:
         groups = microbatches(indices, lengths, max_rows=limits.max_rows, max_tokens=limits.max_tokens, pad_to=limits.pad_to)
         return (assembled(rows, group, pad_to=limits.pad_to) for group in groups)
 
-    def _accumulated(self, gradients: Tree, inputs: mx.array, targets: mx.array, mask: mx.array, count: mx.array) -> Any:
+    def _accumulated(self, gradients: Tree | None, inputs: mx.array, targets: mx.array, mask: mx.array, count: mx.array) -> Any:
         """(gradients with those of this pass, (rows,) losses). The pass computes the gradient of a mean, whose numbers fit into
         half precision however many tokens there are."""
 
@@ -201,7 +251,8 @@ class Stepper:
             return losses.sum() / count, losses
 
         (_, losses), found = nn.value_and_grad(self.model, mean)(self.model)
-        return tree_map(lambda total, part: total + part.astype(mx.float32) * count, gradients, found), losses
+        found = tree_map(lambda part: part.astype(mx.float32) * count, found)
+        return (found if gradients is None else tree_map(mx.add, gradients, found)), losses
 
     def _compiled_accumulation(self) -> Callable[..., Any]:
         state = [self.model.state, mx.random.state]
@@ -244,17 +295,22 @@ class Stepper:
         return mx.array([local.loss, *split_count(local.tokens), float(halt), *seconds], mx.float32)
 
     def _read(self, buckets: Sequence[Named], totals: Sequence[mx.array]) -> _Total:
+        size = sum(value.size for _, value in buckets[-1])
+        loss, low, high, halting, *times = numbers(totals[-1][size:])
+        tokens = joined_count(low, high)
         gradients: Named = []
-        finite, start = [], 0
+        finite = []
         for bucket, total in zip(buckets, totals, strict=True):
+            mean = total / max(tokens, 1)  # of all at once: one by one, small arrays cost more than the optimizer
             start = 0
             for name, value in bucket:
-                gradients.append((name, total[start : start + value.size].reshape(value.shape)))
+                # In the parameters' own precision: an optimizer would otherwise turn half precision into fp32.
+                part = mean[start : start + value.size].reshape(value.shape)
+                gradients.append((name, part.astype(value.dtype)))
                 start += value.size
             finite.append(mx.isfinite(total[:start]).all())
-        loss, low, high, halting, *times = numbers(totals[-1][start:])
         good = math.isfinite(loss) and all(each.item() for each in finite)
-        return _Total(tree_unflatten(gradients), loss, joined_count(low, high), tuple(times), good, round(halting))
+        return _Total(tree_unflatten(gradients), loss, tokens, tuple(times), good, round(halting))
 
     def _not_finite(self, local: Local, *, batches: Sequence[Sequence[int]], step: int) -> LossNotFinite:
         """All ranks or none come here: they judge the same sums."""
@@ -264,26 +320,29 @@ class Stepper:
         lines = sorted(int(self.rows.lines[row]) for row in named)
         return LossNotFinite("loss" if any(flags) else "gradient", step=step + 1, rows=lines)
 
-    def _update(self, gradients: Tree, tokens: int) -> None:
-        # In the parameters' own precision: an optimizer would otherwise turn half precision into fp32.
-        mean = tree_map(lambda total, value: (total / tokens).astype(value.dtype), gradients, self.model.trainable_parameters())
-        self.optimizer.update(self.model, mean)
+    def _update(self, gradients: Tree) -> None:
+        self.optimizer.update(self.model, gradients)
         mx.eval(self.model.trainable_parameters(), self.optimizer.state)
 
     def evaluated(self, rows: Rows, batches: Sequence[Sequence[int]], *, shares: Sequence[int]) -> tuple[float | None, int]:
         """(mean loss over the learned tokens of the batches, their number); each batch is divided among the ranks."""
         self.model.eval()
-        loss, tokens = 0.0, 0
         lengths = rows.lengths
-        for batch in batches:
-            for part in self._passes(rows, shared_out(batch, lengths, shares)[self.group.rank]):
-                count = part.learned_tokens
-                if count:
-                    loss += sum(numbers(self._evaluate(mx.array(part.inputs), mx.array(part.targets), mx.array(part.mask))))
-                    tokens += count
-                self._progressed()
+        mine = [shared_out(batch, lengths, shares)[self.group.rank] for batch in batches]
+        loss, tokens = self._fitted(rows, lambda: self._evaluation(rows, mine))
         total, count = sums(self.group, loss=loss, tokens=tokens)
         return (total / count if count else None), count
+
+    def _evaluation(self, rows: Rows, mine: Sequence[Sequence[int]]) -> tuple[float, int]:
+        loss, tokens = 0.0, 0
+        for part in (each for indices in mine for each in self._passes(rows, indices)):
+            self._passing = part
+            count = part.learned_tokens
+            if count:
+                loss += sum(numbers(self._evaluate(mx.array(part.inputs), mx.array(part.targets), mx.array(part.mask))))
+                tokens += count
+            self._progressed()
+        return loss, tokens
 
 
 def divided(named: Named, count: int) -> list[Named]:
@@ -299,8 +358,3 @@ def divided(named: Named, count: int) -> list[Named]:
         buckets[-1].append((name, value))
         done += value.size
     return buckets
-
-
-def _out_of_memory(error: RuntimeError) -> bool:
-    words = str(error).lower()
-    return "out of memory" in words or "unable to allocate" in words or "outofmemory" in words

@@ -109,7 +109,7 @@ class Trainer:
 
     def run(self) -> bool:
         """All steps that are left; False: some are, and all ranks halt here, since one of them was told to. Raises
-        LossNotFinite, CheckpointUnsaved, ReplicasDiffer, GroupBroken."""
+        LossNotFinite, CheckpointUnsaved, ReplicasDiffer, RowTooLarge, GroupBroken."""
         spec = self.spec
         if self.position.step < spec.steps and how_many(self.group, self._halting()):
             return False  # nothing to save: it stands where it began
@@ -134,7 +134,7 @@ class Trainer:
         """One step."""
         spec, step = self.spec, self.position.step
         began = time.perf_counter()
-        rows_before = self.stepper.limits.max_rows
+        before = self.stepper.limits.max_tokens
         iterations = range(spec.iterations(step), spec.iterations(step + 1))
         batches = [self._order.batch(k) for k in iterations]
         try:
@@ -146,8 +146,9 @@ class Trainer:
             mx.clear_cache()
         tokens = self.position.trained_tokens + done.tokens
         self.position = _at(self.position, step=step + 1, trained_tokens=tokens)
-        if self.stepper.limits.max_rows < rows_before:
-            self._tell(Smaller(microbatch_rows=self.stepper.limits.max_rows))
+        most = self.stepper.limits.max_tokens
+        if most is not None and most != before:
+            self._tell(Smaller(microbatch_tokens=most))
         self._tell(self._stepped(done, self._balance.fraction(self.group.rank)))
         self._rebalance(batches, done)
         self._report.add(done, seconds_s=time.perf_counter() - began)
@@ -237,6 +238,7 @@ class Trainer:
             exchange_s=done.exchange_s - waiting_s,
             update_s=done.update_s,
             microbatch_rows=self.stepper.limits.max_rows,
+            microbatch_tokens=self.stepper.limits.max_tokens,
             memory_bytes=mx.get_peak_memory(),
             share=share,
             loss=done.loss,
@@ -275,7 +277,7 @@ def prepared(
     halting: Callable[[], bool] = lambda: False,
 ) -> Trainer:
     """Load everything, take up where the job stands, and see that all ranks hold the same. Raises UsageError, DataMissing,
-    StateMismatch, SchemaMismatch, ReplicasDiffer, GroupBroken."""
+    StateMismatch, SchemaMismatch, ReplicasDiffer, RowTooLarge, GroupBroken."""
     spec = plan.spec
     tell(Phase(what="model"))
     if mx.metal.is_available():  # as MLX-LM does: else large models are paged out between steps
@@ -315,7 +317,7 @@ def prepared(
     position = _spread(group, model, optimizer, position)
     named = [*models.trainables(model).items(), *tree_flatten(optimizer.state)]
     agree(group, {"the weights at the start": digest(named)})
-    return Trainer(
+    trainer = Trainer(
         plan,
         model=model,
         optimizer=optimizer,
@@ -326,6 +328,11 @@ def prepared(
         progressed=progressed,
         halting=halting,
     )
+    if plan.memory_bytes is not None:
+        tell(Phase(what="memory"))
+        mx.set_memory_limit(int(plan.memory_bytes))  # beyond it, MLX gives back what it holds on to
+        trainer.stepper.fit(memory_bytes=int(plan.memory_bytes))
+    return trainer
 
 
 def _taken_up(plan: RankPlan, model: Any, optimizer: Any, position: Position) -> Position:

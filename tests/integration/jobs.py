@@ -150,7 +150,8 @@ class Group:
         self.step += 1
         halting = any(rank.halting for rank in self.ranks.values())
         seconds = dict.fromkeys(("compute_s", "waiting_s", "exchange_s", "update_s"), STEP_S / 4)
-        counts = dict.fromkeys(("tokens", "own_tokens", "positions", "padding", "microbatch_rows", "memory_bytes"), 1)
+        amounts = ("tokens", "own_tokens", "positions", "padding", "microbatch_rows", "microbatch_tokens", "memory_bytes")
+        counts = dict.fromkeys(amounts, 1)
         self._tell(RankStepped(step=self.step, iteration=self.step, share=0.5, loss=1.0, **counts, **seconds))
         if halting or spec.due(spec.save_every, self.step - 1):
             self._save()

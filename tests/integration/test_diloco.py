@@ -325,11 +325,11 @@ def test_a_learner_that_slept_catches_up_in_one_step() -> None:
     async def main() -> None:
         store, machines = MemoryStore(), Machines()
         spec = DiLoCo(sync_every=4, fragments=2, quorum_size=1, grace_s=0.1, beat_s=0.5, lease_s=2.0)
-        manifest = await new_run(store, spec, rounds=400)
+        manifest = await new_run(store, spec, rounds=160)
         a = Learner(store, manifest, "a", machines)
         b = Learner(store, manifest, "b", machines, step_s=30.0)
         assert await together(a.live(), b.live()) == ["done", "done"]
         assert a.params == b.params
-        assert sum(isinstance(e, RoundClosed) for e in b.events) <= 400
+        assert sum(isinstance(e, RoundClosed) for e in b.events) <= 160
 
     virtually(main())

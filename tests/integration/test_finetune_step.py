@@ -17,9 +17,10 @@ import mlx.core as mx
 import msgspec
 from mlx.utils import tree_flatten
 
-from swarm.core.errors import LossNotFinite, ReplicasDiffer
+from swarm.core.errors import LossNotFinite, ReplicasDiffer, RowTooLarge
 from swarm.core.finetune import FineTune, LoraParameters
 from swarm.parallel.group import Alone, Group, agree, broadcast, joined_count, split_count
+from swarm.parallel.memory import USED
 from swarm.parallel.step import Limits, Step, Stepper, divided
 from swarm.tasks.lm import model as models
 from swarm.tasks.lm.rows import Rows
@@ -264,25 +265,111 @@ def test_dropout_differs_by_rank_and_step_and_is_the_same_again(folder: Path) ->
     assert one[0] != other[0]
 
 
-def test_out_of_memory_halves_the_microbatch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = random_rows([9] * 8)
-    _, want = stepped(folder, LORA, rows, [range(8)], group=Alone(), shares=[1])
-    limits = Limits(max_rows=100, pad_to=1)
-    stepper = Stepper(prepared(folder, LORA), recorder := Recorder(), rows=rows, group=Alone(), seed=0, limits=limits)
-    whole = stepper._accumulate
+def limited(stepper: Stepper, *, most: int, passes: list[int] | None = None, first: int = 0) -> None:
+    """Let a pass of more than `most` positions be too much for the memory, but for the first few."""
+    accumulate, evaluate = stepper._accumulate, stepper._evaluate
+    seen: list[int] = [] if passes is None else passes
+
+    def check(inputs: mx.array) -> None:
+        seen.append(inputs.size)
+        if inputs.size > most and len(seen) > first:
+            raise RuntimeError("[malloc] Unable to allocate 1000 bytes.")
 
     def small(gradients: Any, inputs: mx.array, *rest: mx.array) -> Any:
-        if inputs.shape[0] > 2:
-            raise RuntimeError("[malloc] Unable to allocate 1000 bytes.")
-        return whole(gradients, inputs, *rest)
+        check(inputs)
+        return accumulate(gradients, inputs, *rest)
 
-    monkeypatch.setattr(stepper, "_accumulate", small)
+    def small_evaluation(inputs: mx.array, *rest: mx.array) -> mx.array:
+        check(inputs)
+        return evaluate(inputs, *rest)
+
+    stepper._accumulate, stepper._evaluate = small, small_evaluation
+
+
+@pytest.mark.parametrize("first", [0, 2])  # also when a part of the step is done already: it counts once
+def test_out_of_memory_halves_the_microbatch(folder: Path, first: int) -> None:
+    rows = random_rows([9] * 8)
+    _, want = stepped(folder, LORA, rows, [range(8)], group=Alone(), shares=[1])
+    limits = Limits(max_rows=4 if first else 100, pad_to=1)
+    stepper = Stepper(prepared(folder, LORA), recorder := Recorder(), rows=rows, group=Alone(), seed=0, limits=limits)
+    limited(stepper, most=16, first=first - 1 if first else 0)
     stepper.step([range(8)], step=0, shares=[1])
-    assert limits.max_rows == 2
+    assert limits.max_tokens == 16
     assert error(want, recorder.seen[0]) <= 1e-5
-    monkeypatch.setattr(stepper, "_accumulate", lambda *_: (_ for _ in ()).throw(RuntimeError("out of memory")))
-    with pytest.raises(RuntimeError):
-        stepper.step([range(8)], step=0, shares=[1])
+
+
+def test_only_the_rank_that_is_out_of_memory_takes_less(folder: Path) -> None:
+    rows = random_rows([9] * 8)
+    whole, want = stepped(folder, LORA, rows, [range(8)], group=Alone(), shares=[1])
+
+    def work(group: Any) -> tuple[Limits, Step, Named, tuple[float | None, int]]:
+        stepper = Stepper(
+            prepared(folder, LORA),
+            recorder := Recorder(),
+            rows=rows,
+            group=group,
+            seed=0,
+            limits=Limits(max_rows=100, pad_to=1),
+        )
+        if group.rank == 1:
+            limited(stepper, most=8)
+        step = stepper.step([range(8)], step=0, shares=[1, 1])
+        return stepper.limits, step, recorder.seen[0], stepper.evaluated(rows, [range(8)], shares=[1, 1])
+
+    one, other = on_ranks(2, work)
+    assert (one[0].max_tokens, other[0].max_tokens) == (None, 8)
+    for _, step, got, (loss, tokens) in (one, other):
+        assert (step.tokens, tokens) == (whole.tokens, whole.tokens)
+        assert step.loss == pytest.approx(whole.loss, rel=1e-5)
+        assert loss == pytest.approx(whole.loss, rel=1e-5)
+        assert error(want, got) <= 1e-5
+
+
+def test_a_row_that_is_too_large_is_named_in_one_line(folder: Path) -> None:
+    rows = random_rows([5, 9, 7])
+    stepper = Stepper(prepared(folder, LORA), Recorder(), rows=rows, group=Alone(), seed=0, limits=Limits(max_rows=9, pad_to=1))
+    limited(stepper, most=7)
+    with pytest.raises(RowTooLarge, match="a single row of 9 tokens, line 2, is too much") as caught:
+        stepper.step([range(3)], step=0, shares=[1])
+    assert "\n" not in str(caught.value)
+    assert stepper.evaluated(rows, [[0, 2]], shares=[1])[1] == rows.targets[[0, 2]].sum()
+    with pytest.raises(RowTooLarge, match="line 2"):
+        stepper.evaluated(rows, [range(3)], shares=[1])
+    stepper._accumulate = lambda *_: (_ for _ in ()).throw(RuntimeError("[matmul] other shapes"))
+    with pytest.raises(RuntimeError, match="other shapes"):
+        stepper.step([range(3)], step=0, shares=[1])
+
+
+def test_what_goes_through_the_model_at_once_is_chosen_by_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As MLX measures it: a limit between what four and what sixteen rows take."""
+    measure, peaks = mx.get_peak_memory, []
+    monkeypatch.setattr(mx, "get_peak_memory", lambda: peaks.append(measure()) or peaks[-1])
+    rows = random_rows([40, 60, 30])
+
+    def fitted(memory_bytes: int, **limits: Any) -> tuple[Limits, list[int]]:
+        model = prepared(folder, LORA)
+        before = {name: np.array(value) for name, value in models.trainables(model).items()}
+        given = Limits(**{"max_rows": 16, "pad_to": 1, **limits})
+        stepper = Stepper(model, Recorder(), rows=rows, group=Alone(), seed=0, limits=given)
+        passes: list[int] = []
+        limited(stepper, most=10**9, passes=passes)
+        stepper.fit(memory_bytes=memory_bytes)
+        after = models.trainables(model)
+        assert all(np.array_equal(before[name], np.array(after[name])) for name in before)
+        return stepper.limits, [size // 59 for size in passes]
+
+    gigabyte = 10**9
+    assert fitted(gigabyte) == (Limits(max_rows=16, pad_to=1), [1, 2, 4, 8, 16])
+    assert fitted(gigabyte, max_rows=5) == (Limits(max_rows=5, pad_to=1), [1, 2, 4, 5])
+    assert fitted(gigabyte, max_tokens=3 * 59) == (Limits(max_rows=16, max_tokens=3 * 59, pad_to=1), [1, 2, 3])
+    assert sorted(peaks[:5]) == peaks[:5]
+    limits, tried = fitted(round((peaks[2] + peaks[4]) / 2 / USED))
+    assert limits.max_tokens is not None
+    assert limits.max_tokens // 59 in (4, 8)
+    assert tried[:3] == [1, 2, 4]
+    assert len(tried) < 5
+    with pytest.raises(RowTooLarge, match=r"the 0\.0 GB of memory"):
+        fitted(1000)
 
 
 def test_validation_is_weighted_by_tokens_and_divided(folder: Path) -> None:

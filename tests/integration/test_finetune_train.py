@@ -18,9 +18,10 @@ pytest.importorskip("mlx_lm")
 import mlx.core as mx
 import msgspec
 
-from swarm.core.errors import CheckpointUnsaved, LossNotFinite, SchemaMismatch, StateMismatch, UsageError
+from swarm.core.errors import CheckpointUnsaved, LossNotFinite, RowTooLarge, SchemaMismatch, StateMismatch, UsageError
 from swarm.core.finetune import FineTune, LoraParameters, LrSchedule
 from swarm.core.rankjob import (
+    Phase,
     RankEvent,
     RankPlan,
     RankReady,
@@ -525,6 +526,43 @@ def test_rows_go_to_the_faster_ranks_and_the_result_stays(
     assert of(events, Validated)[-1].loss == pytest.approx(of(told, Validated)[-1].loss, rel=1e-5)
     kept = on_ranks(size, lambda group: work(group, False))
     assert not of(kept[0][1], Replanned)
+
+
+def test_the_memory_that_a_rank_may_take_is_in_its_plan(places: tuple[Path, Path], tmp_path: Path) -> None:
+    config = spec(iters=3, optimizer="sgd")
+    alone, _ = trained(plan_for(places, tmp_path / "alone", config))
+
+    def work(group: Any) -> tuple[dict[str, Any], list[RankEvent]]:
+        events: list[RankEvent] = []
+        values = {"memory_bytes": 10**12} if group.rank == 0 else {"microbatch_tokens": 48}
+        trainer = prepared(plan_for(places, tmp_path, config, rank=group.rank, size=2, **values), group, tell=events.append)
+        if group.rank == 1:
+            accumulate = trainer.stepper._accumulate
+
+            def small(gradients: Any, inputs: mx.array, *rest: mx.array) -> Any:
+                if inputs.size > 32:  # the longest row takes as many
+                    raise RuntimeError("[METAL] Command buffer execution failed: Insufficient Memory")
+                return accumulate(gradients, inputs, *rest)
+
+            trainer.stepper._accumulate = small
+        trainer.run()
+        return weights(trainer), events
+
+    limit = mx.set_memory_limit(10**12)
+    try:
+        (one, events), (_, others) = on_ranks(2, work)
+    finally:
+        mx.set_memory_limit(limit)
+    assert distance(weights(alone), one) <= 1e-5
+    assert "memory" in [event.what for event in of(events, Phase)]
+    assert "memory" not in [event.what for event in of(others, Phase)]
+    assert not of(events, Smaller)
+    assert {each.microbatch_tokens for each in of(events, RankStepped)} == {None}
+    smaller = [each.microbatch_tokens for each in of(others, Smaller)]
+    assert smaller
+    assert smaller[-1] == of(others, RankStepped)[-1].microbatch_tokens <= 24
+    with pytest.raises(RowTooLarge, match="rank 0 may take"):
+        prepared(plan_for(places, tmp_path, config, memory_bytes=1), Alone(), tell=lambda _: None)
 
 
 def test_no_checkpoint_is_made_of_steps_with_different_shares(places: tuple[Path, Path], tmp_path: Path) -> None:

@@ -1,305 +1,239 @@
-"""Workers that fine-tune together over a real folder, their ranks as processes on the loopback interface; some are killed."""
+"""Machines of a data-parallel job as real processes: each has folders of its own, all exchange over the loopback interface."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import json
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
 
-import numpy as np
 import psutil
 import pytest
 
 pytest.importorskip("mlx_lm")
 
-import mlx.core as mx
-from mlx.utils import tree_flatten
-
 from swarm import api
-from swarm.core.events import Created, Gathering, GenerationOver, JobSaved, Paused, RankPlaced, Resumed, WorkerEvent
+from swarm.core.events import GenerationOver, JobSaved, JobStepped, RankPlaced, Trouble
 from swarm.core.finetune import FineTune
 from swarm.core.jobs import CreateRun
-from swarm.core.keys import RunKeys
-from swarm.core.ranks import CheckpointAt
-from swarm.mailbox import open_mailbox
-from swarm.parallel.store import Store
-from tests.integration.tiny_llama import completions, make_data, make_model, spec
-from tests.process.machines import HANG_S, Machine, make_mailbox
+from tests.integration.handmade import make_mailbox
+from tests.integration.tiny_llama import completions, make_data, make_model
+from tests.process.machines import Machine
 
-pytestmark = [pytest.mark.process, pytest.mark.usefixtures("state_dir")]
-Told = TypeVar("Told", bound=WorkerEvent)
-FAST: dict[str, Any] = {"beat_s": 0.2, "lease_s": 2.0, "learning_rate": 1e-3, "val_batches": 0}
-LONG: dict[str, Any] = {"iters": 1_000_000, "save_every": 50, "steps_per_report": 1000, **FAST}
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("made")
-    make_model(folder / "model")
-    make_data(folder / "data", train=completions(40), valid=completions(5, seed=1))
-    return folder
-
-
-class Job:
-    """A run and the machines that were started for it."""
-
-    def __init__(self, folder: Path, made: Path, config: FineTune) -> None:
-        self.folder, self.made = folder, made
-        self.mailbox = make_mailbox(folder)
-        self.create: CreateRun = api.new_finetuning(config, name="ft")
-        self.run = self.create.run
+class Lab:
+    def __init__(self, folder: Path, mailbox: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.mailbox, self._patch = folder, mailbox, monkeypatch
+        self.model = make_model(folder / "model")
+        self.data = make_data(folder / "data", train=completions(40), valid=completions(8, seed=1))
         self.machines: list[Machine] = []
 
-    def start(self, learner: str, *, adapter: bool = True, model: Path | None = None) -> Machine:
-        """The first one makes the run."""
-        first = not self.machines
+    def new(self, **values: object) -> CreateRun:
+        fields = {"iters": 40, "batch_size": 4, "num_layers": -1, "max_seq_length": 64, "learning_rate": 1e-3, "val_batches": 2}
+        tempo = {"beat_s": 0.2, "lease_s": 2.0, "steps_per_report": 10, "save_every": 10, "steps_per_eval": 1000}
+        return api.new_finetuning(FineTune(**{**fields, **tempo, **values}), name="job")
+
+    def start(self, name: str, run: CreateRun, *, create: bool = False, model: Path | None = None) -> Machine:
+        self._patch.setenv("SWARM_CACHE_DIR", str(self.folder / name / "cache"))
         order = api.learn_order(
             self.mailbox,
-            self.run,
-            create=self.create if first else None,
-            run_name="ft",
-            learner_id=learner,
-            model=str(model or self.made / "model"),
-            data=str(self.made / "data") if first else None,
-            adapter_path=str(self.folder / learner) if adapter else None,
-            interface="lo",
+            run.run,
+            create=run if create else None,
+            learner_id=name,
+            data=str(self.data),
+            model=str(model or self.model),
+            adapter_path=str(self.adapters(name)),
+            interface="lo0" if os.uname().sysname == "Darwin" else "lo",
         )
-        machine = Machine(order)
-        self.machines.append(machine)
-        if first:
-            machine.until(lambda event: isinstance(event, Created))
-        return machine
+        self.machines.append(Machine(order))
+        return self.machines[-1]
 
-    def adapter(self, learner: str) -> dict[str, Any]:
-        arrays: Any = mx.load(str(self.folder / learner / "adapters.safetensors"))
-        return {name: np.array(array) for name, array in arrays.items()}
+    def pair(self, run: CreateRun) -> tuple[Machine, Machine]:
+        first = self.start("aa", run, create=True)
+        first.until(lambda e: isinstance(e, RankPlaced) or "waiting" in getattr(e, "reason", ""))
+        return first, self.start("bb", run)
 
-    def command(self, what: Callable[[str, str], Any]) -> None:
-        asyncio.run(what(self.mailbox, self.run))
-
-    def kept(self, generation: int) -> list[int]:
-        """Steps whose checkpoints are in the mailbox."""
-
-        async def look() -> list[int]:
-            mailbox = open_mailbox(self.mailbox)
-            await mailbox.open()
-            store = Store(mailbox, RunKeys(self.run))
-            steps = await store.steps(generation)
-            for step in steps:
-                assert await store.record(CheckpointAt(generation=generation, step=step))
-            return steps
-
-        return asyncio.run(look())
+    def adapters(self, name: str) -> Path:
+        return self.folder / name / "adapters"
 
 
-@contextlib.contextmanager
-def job(folder: Path, made: Path, **values: Any) -> Iterator[Job]:
-    """All that it started has ended afterwards."""
-    found = Job(folder, made, spec(**values))
-    try:
-        yield found
-    finally:
-        for machine in found.machines:
-            if machine.worker.process.poll() is None:
-                machine.kill()
+@pytest.fixture
+def lab(tmp_path: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    found = Lab(tmp_path, make_mailbox(tmp_path / "mailbox"), monkeypatch)
+    yield found
+    for machine in found.machines:
+        for process in (machine.worker.process, *rank_of(machine, patient=False)):
+            process.kill()
 
 
-def rank_of(machine: Machine) -> psutil.Process:
-    children = psutil.Process(machine.worker.process.pid).children()
-    (rank,) = [child for child in children if "swarm.parallel.rank" in child.cmdline()]
-    return rank
-
-
-def mark(machine: Machine) -> int:
-    """What is told from now on comes after this."""
-    return len(machine.look())
-
-
-def after(machine: Machine, seen: int, kind: type[Told], fits: Callable[[Told], bool] = lambda event: True) -> Told:
-    """The first such event after those `seen`."""
-    until_s = time.monotonic() + HANG_S
+def rank_of(machine: Machine, *, patient: bool = True) -> list[psutil.Process]:
+    """The rank's process, below its agent's."""
+    until_s = time.monotonic() + 30
     while True:
-        running = machine.worker.process.poll() is None
-        for event in machine.look()[seen:]:
-            if isinstance(event, kind) and fits(event):
-                return event
-        assert running, machine.words()
-        assert time.monotonic() < until_s, f"{kind.__name__}: {machine.words()}"
-        time.sleep(0.02)
+        try:
+            found = psutil.Process(machine.worker.process.pid).children()
+        except psutil.NoSuchProcess:
+            return []
+        if found or not patient or time.monotonic() > until_s:
+            return found
+        time.sleep(0.05)
 
 
-def placed(machine: Machine, seen: int, size: int) -> RankPlaced:
-    return after(machine, seen, RankPlaced, lambda event: event.size == size)
+def stepping(generation: int) -> Callable[[object], bool]:
+    """Whether an event is of a step after the ranks of `generation` were placed."""
+    seen = False
+
+    def wanted(event: object) -> bool:
+        nonlocal seen
+        seen = seen or (isinstance(event, RankPlaced) and event.generation >= generation)
+        return seen and isinstance(event, JobStepped)
+
+    return wanted
 
 
-def gone(process: psutil.Process) -> None:
-    """It has ended, whoever its parent is by now."""
-    psutil.wait_procs([process], timeout=HANG_S)
-    assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+def together(*machines: Machine) -> int:
+    """Wait until both make steps in one generation, the number of which is returned."""
+    found = {
+        event.generation
+        for event in (m.until(lambda e: isinstance(e, RankPlaced) and e.size == len(machines)) for m in machines)
+        if isinstance(event, RankPlaced)
+    }
+    for machine in machines:
+        machine.until(stepping(max(found)))
+    return max(found)
 
 
-def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
+def over(machine: Machine) -> list[GenerationOver]:
+    return [event for event in machine.look() if isinstance(event, GenerationOver)]
 
 
-def test_two_machines_train_to_the_end_and_both_have_the_adapter(made: Path, tmp_path: Path) -> None:
+def placed(machine: Machine) -> list[RankPlaced]:
+    return [event for event in machine.look() if isinstance(event, RankPlaced)]
+
+
+def test_two_machines_make_one_adapter_which_both_get(lab: Lab) -> None:
+    first, second = lab.pair(lab.new(world_size_min=2))
+    for machine in (first, second):
+        assert machine.wait() == 0, machine.words()
+        ended = machine.ended
+        assert ended is not None
+        assert (ended.reason, ended.iterations) == ("done", 40)
+        assert ended.chat.startswith(f"mlx_lm.chat --model {lab.model} --adapter-path ")
+    adapters = [(lab.adapters(name) / "adapters.safetensors").read_bytes() for name in ("aa", "bb")]
+    assert adapters[0] == adapters[1]
+    config = json.loads((lab.adapters("bb") / "adapter_config.json").read_text())
+    assert config["fine_tune_type"] == "lora"
+    assert (lab.adapters("aa") / "0000010_adapters.safetensors").is_file()
     from mlx_lm import load
 
-    with job(tmp_path, made, iters=40, save_every=20, world_size_min=2, **FAST) as it:
-        a, b = it.start("aa"), it.start("bb")
-        assert (a.wait(), b.wait()) == (0, 0), f"{a.words()} {b.words()}"
-        for machine, learner in ((a, "aa"), (b, "bb")):
-            ended = machine.ended
-            assert ended is not None
-            assert (ended.reason, ended.iterations, ended.adapter) == ("done", 40, str(tmp_path / learner))
-            assert ended.chat.endswith(f"--adapter-path {tmp_path / learner}")
-            assert [(e.rank, e.size) for e in machine.events if isinstance(e, RankPlaced)] == [(int(learner == "bb"), 2)]
-        assert same(it.adapter("aa"), it.adapter("bb"))
-        for learner in ("aa", "bb"):
-            model, _ = load(str(made / "model"), adapter_path=str(tmp_path / learner))
-            loaded = {name: np.array(value) for name, value in tree_flatten(model.parameters()) if "lora_" in name}
-            assert same(loaded, it.adapter(learner))
-        numbered = {"0000020_adapters.safetensors", "0000040_adapters.safetensors"}
-        files = {path.name for path in (tmp_path / "aa").iterdir()}
-        assert files == {"adapters.safetensors", "adapter_config.json"} | numbered
-        assert not list((tmp_path / "cache" / "jobs" / it.run).iterdir()), "what a machine keeps for itself goes with it"
+    load(str(lab.model), adapter_path=str(lab.adapters("bb")))
+    state = asyncio.run(api.RunWatch(lab.mailbox, placed_run(lab)).poll())
+    assert state.phase == "done"
 
 
-def test_a_killed_rank_and_a_killed_machine_are_gone_on_without(made: Path, tmp_path: Path) -> None:
-    with job(tmp_path, made, **LONG) as it:
-        a, b = it.start("aa"), it.start("bb")
-        placed(a, 0, 2)
-        seen = mark(a)
-        saved = after(a, seen, JobSaved)
-        rank_of(b).kill()
-        over = after(a, seen, GenerationOver, lambda event: event.ending == "lost")
-        assert "bb" in over.reason
-        again = placed(a, seen, 2)
-        assert again.generation > over.generation
-        assert again.step >= saved.iteration
-        after(a, mark(a), JobSaved)
-
-        rank, seen = rank_of(b), mark(a)
-        b.kill()
-        gone(rank)
-        over = after(a, seen, GenerationOver, lambda event: event.ending == "lost")
-        alone = placed(a, seen, 1)
-        assert alone.step > again.step
-        after(a, mark(a), JobSaved)
-        assert len(it.kept(alone.generation)) >= 1
-
-        it.command(api.stop_run)
-        assert a.wait() == 0, a.words()
-        assert a.ended is not None
-        assert a.ended.reason == "stopped"
-        assert it.adapter("aa")
+def placed_run(lab: Lab) -> str:
+    return next(path.name for path in (Path(lab.mailbox) / "runs").iterdir())
 
 
-def test_machines_come_and_go_and_the_job_is_stopped(made: Path, tmp_path: Path) -> None:
-    with job(tmp_path, made, **LONG) as it:
-        a, b = it.start("aa"), it.start("bb")
-        placed(a, 0, 2)
-        seen = mark(a)
-        c = it.start("cc")
-        over = after(a, seen, GenerationOver, lambda event: event.ending == "regroup")
-        assert over.reason == "cc joins"
-        assert set(placed(c, 0, 3).machines) == {"aa", "bb", "cc"}
-        after(a, mark(a), JobSaved)
+def test_the_job_goes_on_when_a_rank_and_then_a_machine_is_killed(lab: Lab) -> None:
+    first, second = lab.pair(lab.new(iters=4000, save_every=20))
+    begun = together(first, second)
+    saver = first if any(e.rank == 0 for e in placed(first)) else second
+    saver.until(lambda e: isinstance(e, JobSaved))
 
-        seen = mark(a)
-        b.worker.process.send_signal(signal.SIGINT)
-        assert b.wait() == 0, b.words()
-        assert b.ended is not None
-        assert b.ended.reason == "left"
-        over = after(a, seen, GenerationOver)
-        assert (over.ending, over.reason) == ("regroup", "bb leaves")
-        assert placed(a, seen, 2).step == b.ended.iterations, "the checkpoint of that very step is kept"
-        after(a, mark(a), JobSaved)
+    (rank,) = rank_of(second)
+    rank.kill()
+    lost = first.until(lambda e: isinstance(e, GenerationOver) and e.generation == begun)
+    assert isinstance(lost, GenerationOver)
+    assert (lost.ending, "bb" in lost.reason) == ("lost", True), lost
+    for machine in (first, second):
+        machine.until(stepping(begun + 1))
+        assert placed(machine)[-1].size == 2
+        assert placed(machine)[-1].step >= 20  # from a checkpoint, not from the beginning
 
-        it.command(api.stop_run)
-        assert (a.wait(), c.wait()) == (0, 0), f"{a.words()} {c.words()}"
-        assert [m.ended.reason if m.ended else "" for m in (a, c)] == ["stopped", "stopped"]
-        assert same(it.adapter("aa"), it.adapter("cc"))
-        assert a.ended is not None
-        last = [event for event in a.events if isinstance(event, GenerationOver)][-1]
-        assert it.kept(last.generation)[-1] == a.ended.iterations
+    (orphan,) = rank_of(second)
+    second.kill()
+    first.until(lambda e: isinstance(e, RankPlaced) and e.size == 1 and e.generation > begun)
+    assert orphan.wait(30) is not None or not orphan.is_running()
+    first.until(stepping(placed(first)[-1].generation))
 
+    joined = lab.start("cc", CreateRun(**{**as_fields(first), "name": "job"}))
+    joined.until(lambda e: isinstance(e, RankPlaced))
+    joined.until(lambda e: isinstance(e, JobStepped))
+    assert any("cc joins" in each.reason and each.ending == "regroup" for each in over(first))
 
-@pytest.mark.slow
-def test_a_pause_and_a_machine_that_sleeps(made: Path, tmp_path: Path) -> None:
-    with job(tmp_path, made, **LONG) as it:
-        a, b = it.start("aa"), it.start("bb", adapter=False)
-        placed(b, 0, 2)
-        after(a, mark(a), JobSaved)
-        seen = mark(a), mark(b)
-        it.command(api.pause_run)
-        after(a, seen[0], Paused)
-        after(b, seen[1], Paused)
-        assert not [child for m in (a, b) for child in psutil.Process(m.worker.process.pid).children()], (
-            "no rank runs meanwhile"
-        )
-        it.command(api.resume_run)
-        after(a, seen[0], Resumed)
-        first = placed(a, seen[0], 2)
-        assert first.step > 0
-        after(a, mark(a), JobSaved)
+    joined.worker.interrupt()
+    assert joined.wait() == 0, joined.words()
+    assert joined.ended is not None
+    assert joined.ended.reason == "left"
+    first.until(lambda e: isinstance(e, GenerationOver) and e.reason.startswith("cc"))
+    alone = first.until(lambda e: isinstance(e, RankPlaced) and e.generation > joined_in(joined))
+    assert isinstance(alone, RankPlaced)
+    assert alone.step > placed(joined)[-1].step  # what was under way was saved
 
-        rank, seen_a, seen_b = rank_of(b), mark(a), mark(b)
-        os.kill(b.worker.process.pid, signal.SIGSTOP)
-        rank.suspend()
-        after(a, seen_a, GenerationOver, lambda event: event.ending == "lost" and "bb" in event.reason)
-        alone = placed(a, seen_a, 1)
-        after(a, mark(a), JobSaved)
-        os.kill(b.worker.process.pid, signal.SIGCONT)  # it wakes, with a rank of a generation that is over
-        gone(rank)
-        after(b, seen_b, GenerationOver)
-        together = placed(b, seen_b, 2)
-        assert together.generation > alone.generation
-        assert together.step > alone.step
-        it.command(api.stop_run)
-        assert (a.wait(), b.wait()) == (0, 0), f"{a.words()} {b.words()}"
+    asyncio.run(api.stop_run(lab.mailbox, placed_run(lab)))
+    assert first.wait() == 0, first.words()
+    assert first.ended is not None
+    assert first.ended.reason == "stopped"
+    assert (lab.adapters("aa") / "adapters.safetensors").is_file()
 
 
-def test_a_base_model_that_is_swapped_and_too_few_machines(made: Path, tmp_path: Path) -> None:
-    mine = make_model(tmp_path / "mine")
-    with job(tmp_path, made, world_size_min=2, **LONG) as it:
-        a = it.start("aa")
-        waits = after(a, 0, Gathering, lambda event: "waiting for 1 more machine" in event.reason)
-        assert waits.generation == 0
-        b = it.start("bb", model=mine)
-        placed(a, 0, 2)
-        after(a, mark(a), JobSaved)
-        seen = mark(a)
-        make_model(mine, seed=5)
-        rank_of(b).kill()
-        refused = after(a, seen, Gathering, lambda event: "differs" in event.reason)
-        assert "waiting for 1 more machine" in refused.reason
-        assert "bb: model/model.safetensors differs" in refused.reason
-        a.worker.process.send_signal(signal.SIGINT)
-        b.worker.process.send_signal(signal.SIGINT)
-        assert (a.wait(), b.wait()) == (0, 0), f"{a.words()} {b.words()}"
-        assert [m.ended.reason if m.ended else "" for m in (a, b)] == ["left", "left"]
+def joined_in(machine: Machine) -> int:
+    return placed(machine)[-1].generation
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_rank_that_is_stopped_alone_is_ended_by_the_watchdogs(made: Path, tmp_path: Path) -> None:
-    with job(tmp_path, made, **LONG) as it:
-        a, b = it.start("aa"), it.start("bb")
-        placed(b, 0, 2)
-        saved = after(a, mark(a), JobSaved)
-        rank, seen = rank_of(b), mark(a)
-        rank.suspend()
-        until_s = time.monotonic() + 400
-        while not any(isinstance(event, GenerationOver) for event in a.look()[seen:]):
-            assert time.monotonic() < until_s, a.words()
-            time.sleep(0.5)
-        gone(rank)
-        assert placed(a, seen, 2).step >= saved.iteration
-        it.command(api.stop_run)
-        assert (a.wait(), b.wait()) == (0, 0)
+def as_fields(machine: Machine) -> dict[str, object]:
+    order = json.loads((machine.worker.job / "order.json").read_bytes())["create"]
+    run = api.new_finetuning(FineTune(), name="job")
+    return {name: getattr(run, name) for name in run.__struct_fields__} | {"run": order["run"]}
+
+
+def test_a_machine_that_sleeps_is_left_behind_and_one_with_another_model_is_refused(lab: Lab) -> None:
+    run = lab.new(iters=4000, world_size_max=2)
+    first, second = lab.pair(run)
+    begun = together(first, second)
+    (rank,) = rank_of(second)
+    os.kill(second.worker.process.pid, signal.SIGSTOP)  # as a Mac that sleeps: its agent, and its rank
+    rank.suspend()
+    try:
+        end = first.until(lambda e: isinstance(e, GenerationOver) and e.generation == begun)
+        assert isinstance(end, GenerationOver)
+        assert end.ending == "lost"
+        assert "bb" in end.reason
+        first.until(lambda e: isinstance(e, RankPlaced) and e.generation > begun)
+        swapped = make_model(lab.folder / "swapped", seed=1)
+        (lab.model / "model.safetensors").unlink()
+        (lab.model / "model.safetensors").write_bytes((swapped / "model.safetensors").read_bytes())
+    finally:
+        rank.resume()
+        os.kill(second.worker.process.pid, signal.SIGCONT)
+    # It wakes up, and the model under the job is another one by now.
+    second.until(lambda e: isinstance(e, Trouble) and "model/model.safetensors is not the run's any more" in e.message)
+    for machine in (first, second):
+        machine.worker.interrupt()
+    for machine in (first, second):
+        assert machine.wait() == 0, machine.words()
+
+
+def test_nobody_trains_before_enough_machines_are_there_and_a_pause_lasts(lab: Lab) -> None:
+    run = lab.new(iters=4000, world_size_min=2)
+    first = lab.start("aa", run, create=True)
+    first.until(lambda e: "waiting for 1 more machine" in getattr(e, "reason", ""))
+    second = lab.start("bb", run)
+    first.until(stepping(0))
+    asyncio.run(api.pause_run(lab.mailbox, run.run))
+    for machine in (first, second):
+        machine.until(lambda e: type(e).__name__ == "Paused")
+    assert [each.ending for each in over(first)] == ["regroup"]
+    asyncio.run(api.resume_run(lab.mailbox, run.run))
+    for machine in (first, second):
+        machine.until(stepping(1))
+    assert placed(first)[-1].step > 0
+    asyncio.run(api.stop_run(lab.mailbox, run.run))
+    for machine in (first, second):
+        assert machine.wait() == 0, machine.words()

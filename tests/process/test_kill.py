@@ -41,7 +41,7 @@ def kill_one(folder: Path, seed: int) -> None:
     assert check_mailbox(mailbox, run.run) == ROUNDS
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 5))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5))])
 def test_killing_a_learner_stops_nobody(tmp_path: Path, state_dir: Path, seed: int) -> None:
     kill_one(tmp_path, seed)
 
@@ -57,12 +57,12 @@ CAST = DiLoCo(
 )
 
 
-def kill_some(folder: Path, seed: int) -> None:
+def kill_some(folder: Path, seed: int, *, framework: str) -> None:
     """One run of two learners and a syncer; one kind of them or both are killed at a random moment, and come back."""
     rng = random.Random(seed)
     mailbox = make_mailbox(folder)
     run = new_run(rounds=None, algorithm=CAST)
-    kinds = {"studio": ("torch", "either"), "mbp": ("torch", "either"), "nas": ("auto", "syncer")}
+    kinds = {"studio": (framework, "either"), "mbp": (framework, "either"), "nas": ("auto", "syncer")}
 
     def begin(name: str, *, create: bool = False) -> Machine:
         framework, role = kinds[name]
@@ -99,13 +99,13 @@ def kill_some(folder: Path, seed: int) -> None:
 
 
 def test_killing_a_learner_and_the_syncer_stops_nobody(tmp_path: Path, state_dir: Path) -> None:
-    kill_some(tmp_path, 2)
+    kill_some(tmp_path, 2, framework="mlx")  # which loads in a tenth of the time
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100, 115))
 def test_killing_learners_and_syncers_at_many_moments(tmp_path: Path, state_dir: Path, seed: int) -> None:
-    kill_some(tmp_path, seed)
+    kill_some(tmp_path, seed, framework="torch")
 
 
 def test_a_killed_learner_comes_back_at_once_and_both_end_with_the_same_parameters(tmp_path: Path, state_dir: Path) -> None:

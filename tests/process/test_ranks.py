@@ -195,7 +195,7 @@ def test_a_stuck_rank_ends_also_when_nobody_reads_its_words(tmp_path: Path) -> N
         watchdog.start()
         watchdog.expect("reading", 0.5)
         while True:
-            voice.tell(Smaller(microbatch_rows=1))
+            voice.tell(Smaller(microbatch_tokens=1))
     """
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE) as process:
         try:

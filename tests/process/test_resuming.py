@@ -28,7 +28,9 @@ def restored(event: WorkerEvent) -> bool:
     return isinstance(event, Restored)
 
 
-def test_a_learner_that_was_killed_and_one_that_left_go_on(tmp_path: Path, state_dir: Path) -> None:
+@pytest.mark.parametrize("framework", ["mlx", pytest.param("torch", marks=pytest.mark.slow)])
+def test_a_learner_that_was_killed_and_one_that_left_go_on(tmp_path: Path, state_dir: Path, framework: str) -> None:
+    pytest.importorskip({"torch": "torch", "mlx": "mlx.core"}[framework])
     mailbox = make_mailbox(tmp_path)
     algorithm = DiLoCo(
         sync_every=20,
@@ -40,7 +42,7 @@ def test_a_learner_that_was_killed_and_one_that_left_go_on(tmp_path: Path, state
         lease_s=3.0,
     )
     run = new_run(rounds=None, algorithm=algorithm)
-    first = start(mailbox, run, "a", "torch", create=True)
+    first = start(mailbox, run, "a", framework, create=True)
     first.until(closed(3))
     first.kill()
     ends: list[Callable[[Machine], object]] = [
@@ -48,7 +50,7 @@ def test_a_learner_that_was_killed_and_one_that_left_go_on(tmp_path: Path, state
         lambda machine: machine.kill(),
     ]
     for end in ends:
-        machine = start(mailbox, run, "a", "torch")
+        machine = start(mailbox, run, "a", framework)
         event = machine.until(restored)
         assert isinstance(event, Restored)
         for part in ("the inner optimizer", "the position in the data", "what rounding has kept back"):

@@ -146,8 +146,9 @@ def test_how_a_process_ended_in_words(code: int, words: str) -> None:
     assert words in children.ending(code)
 
 
-def test_no_module_is_taken_from_the_current_folder(tmp_path: Path) -> None:
+def test_no_module_is_taken_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be the mailbox: whoever writes there would run code here."""
+    monkeypatch.delenv("PYTHONPATH", raising=False)  # who puts the current folder there, wants it
     for name in ("msgspec", "psutil", "json", "torch", "swarm"):
         (tmp_path / f"{name}.py").write_text("print('taken')")
     (tmp_path / "mod.py").write_text("print('taken')")

@@ -44,16 +44,6 @@ from swarm.core.sentences import amount, number, sentence
 CLOSED = RoundClosed(round=2, rounds=9, participants=("a", "b"), rejected=(), train_loss=0.5, closer="a")
 FETCHING = Transfer(file="a.txt", how="fetch", done_bytes=450_000, size_bytes=1_000_000, line=False)
 STEPPED = Stepped(round=3, step=4, steps_before=10, loss=0.5, tokens_per_s=1234.5)
-PLACED = RankPlaced(
-    generation=2,
-    rank=1,
-    size=2,
-    backend="ring",
-    address="192.168.1.20",
-    machines=("mbp", "studio"),
-    refused=("air: has mlx 0.31.2, the others 0.32.0",),
-    step=200,
-)
 SAID: list[tuple[WorkerEvent, str | None]] = [
     (Building(what="mlp for a new run"), "preparing mlp for a new run …"),
     (Created(run="aaaa1111", name="mlp-one"), "made run mlp-one (aaaa1111)"),
@@ -93,6 +83,36 @@ SAID: list[tuple[WorkerEvent, str | None]] = [
         "a·.txt, 9 bytes, is on this machine already: nothing to fetch",
     ),
     (Trouble(message="odd"), "odd"),
+    (Gathering(generation=2, reason="waiting for 1 more machine"), "generation 2: waiting for 1 more machine"),
+    (
+        RankPlaced(generation=2, rank=1, size=2, backend="ring", address="10.0.0.5", machines=("a", "b"), step=7),
+        "generation 2: rank 1 of 2 at 10.0.0.5 over ring, which knows no passwords, with a, b, after step 7",
+    ),
+    (
+        RankPlaced(generation=0, rank=0, size=1, backend="ring", address="10.0.0.5", machines=("a",), refused=("b: no mlx",)),
+        "generation 0: trains alone  without b: no mlx",
+    ),
+    (JobStepped(step=3, steps=10, iteration=3, loss=1.0, tokens_per_s=100.0), None),
+    (
+        JobReported(
+            iteration=10,
+            iters=600,
+            train_loss=1.25,
+            learning_rate=1e-5,
+            tokens_per_s=1234.0,
+            trained_tokens=5000,
+            memory_bytes=2_500_000_000,
+        ),
+        "iteration 10 of 600: train loss 1.250, learning rate 1.000e-05, 1,234 tokens/s, 5,000 tokens, 2.50 GB",
+    ),
+    (JobValidated(part="valid", iteration=20, loss=None, seconds_s=1.5), "iteration 20: validation loss –, in 1.5 s"),
+    (JobSaved(iteration=20, size_bytes=2_000_000), "iteration 20: checkpoint, 2.00 MB, is in the mailbox"),
+    (JobSaved(iteration=20, size_bytes=1, adapter="/a\x1b"), "iteration 20: saved the adapter to /a·"),
+    (GenerationOver(generation=2, ending="lost", reason="b: gone\n"), "generation 2 is over (lost): b: gone·"),
+    (
+        Ended(reason="done", rounds=0, iterations=600, adapter="/adapters", chat="mlx_lm.chat --model m"),
+        "the run is done after 600 iterations; the adapter is in /adapters\n  mlx_lm.chat --model m",
+    ),
     (Ended(reason="done", rounds=1), "the run is done after 1 round"),
     (Ended(reason="stopped", rounds=2), "the run was stopped after 2 rounds"),
     (Ended(reason="left", rounds=2), "left the run after 2 rounds"),
@@ -109,40 +129,6 @@ SAID: list[tuple[WorkerEvent, str | None]] = [
     ),
     (Published(round=1, size_bytes=1), None),
     (STEPPED, None),
-    (
-        Gathering(generation=2, reason="waiting for 1 more machine; not here: mbp"),
-        "generation 2: waiting for 1 more machine; not here: mbp",
-    ),
-    (
-        PLACED,
-        "generation 2: rank 1 of 2 at 192.168.1.20 over ring, which knows no passwords, with mbp, studio, after step 200"
-        "  without air: has mlx 0.31.2, the others 0.32.0",
-    ),
-    (
-        RankPlaced(generation=0, rank=0, size=1, backend="ring", address="127.0.0.1", machines=("mbp",)),
-        "generation 0: trains alone",
-    ),
-    (JobStepped(step=3, steps=100, iteration=3, loss=1.5, tokens_per_s=1234.5), None),
-    (
-        JobReported(
-            iteration=10,
-            iters=100,
-            train_loss=1.5,
-            learning_rate=1e-5,
-            tokens_per_s=1234.5,
-            trained_tokens=5678,
-            memory_bytes=10**9,
-        ),
-        "iteration 10 of 100: train loss 1.500, learning rate 1.000e-05, 1,234 tokens/s, 5,678 tokens, 1.00 GB",
-    ),
-    (JobValidated(part="valid", iteration=10, loss=None, seconds_s=1.25), "iteration 10: validation loss –, in 1.2 s"),
-    (JobValidated(part="test", iteration=10, loss=1.5, seconds_s=1.25), "iteration 10: test loss 1.500, in 1.2 s"),
-    (JobSaved(iteration=100, size_bytes=10**7), "iteration 100: checkpoint, 10.0 MB, is in the mailbox"),
-    (JobSaved(iteration=100, size_bytes=9, adapter="/a/b"), "iteration 100: saved the adapter to /a/b"),
-    (
-        GenerationOver(generation=2, ending="lost", reason="mbp: its process was killed\x1b"),
-        "generation 2 is over (lost): mbp: its process was killed·",
-    ),
 ]
 
 
