@@ -493,7 +493,8 @@ async def test_a_base_models_folder(machine: Callable[[], Mailbox], tmp_path: Pa
     secret.write_bytes(b"not yours")
     weights = (2).to_bytes(8, "little") + b"{}" + bytes(3000)
     honest = {"config.json": b'{"layers": 2}', "tokenizer.json": b"{}", "model.safetensors": weights, "merges.txt": b"a b\n"}
-    left_out = {"modeling.py": b"import os", "pytorch_model.bin": b"\x80\x02x", "README": b"x", "chat.jinja": b"{{ x }}"}
+    honest |= {"chat_template.jinja": b"{{ x }}"}
+    left_out = {"modeling.py": b"import os", "pytorch_model.bin": b"\x80\x02x", "README": b"x"}
     for name, content in (honest | left_out).items():
         (model / name).write_bytes(content)
     (model / ".cache").mkdir()
