@@ -14,16 +14,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarm.core.errors import JobStopped, MailboxFull, Superseded, WorkerFailed
-from swarm.core.events import GenerationOver, JobSaved, Paused, RankPlaced, ShareBack, ShareLost, Trouble
+from swarm.core.errors import Dropped, JobStopped, MailboxFull, Superseded, WorkerFailed
+from swarm.core.events import Ended, GenerationOver, JobSaved, Paused, RankPlaced, ShareBack, ShareLost, Trouble
 from swarm.core.lines import encode
 from swarm.core.meeting import start_before, start_of
 from swarm.core.rankjob import RankEnded, Saved
 from swarm.core.ranks import CheckpointAt, GenerationEnd, Plan, Seat
-from swarm.core.records import Beat
+from swarm.core.records import Beat, Control
 from swarm.mailbox.contract import Mailbox
 from swarm.mailbox.faults import Fault
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
+from swarm.parallel import agent
 from swarm.parallel.register import Register, read_end
 from swarm.parallel.store import Store
 from tests.integration.jobs import PLACE, SPEC, STEP_S, Machine, World, adapter, state
@@ -425,9 +426,6 @@ def test_a_stop_before_all_are_there() -> None:
 
 def test_one_that_is_dropped_does_not_come_back() -> None:
     async def play(world: World) -> None:
-        from swarm.core.errors import Dropped
-        from swarm.core.records import Control
-
         a, b = Machine(world, "a"), Machine(world, "b")
         await a.until(lambda: bool(world.groups) and world.groups[0].step >= 13)
         await world.exchange.control(Control(action="drop", by="studio", learner="b", incarnation=1))
@@ -436,6 +434,21 @@ def test_one_that_is_dropped_does_not_come_back() -> None:
         assert await a.life == "done"
 
     played(play)
+
+
+async def test_one_that_is_to_leave_does_not_wait_for_a_mailbox_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent, "AWAY_S", 0.0)
+    world = World(tmp_path)
+    await world.create()
+    a = Machine(world, "a")
+    a.life.cancel()  # it runs on a thread of its own, as a worker has it
+    a.faults.plan.append(Fault("fail", count=None))
+    a.agent.leave()
+    await asyncio.to_thread(a.agent.run)
+    assert [type(event) for event in a.events[-2:]] == [Trouble, Ended]
+    assert a.events[-1].reason == "left"
 
 
 # Machines that come
