@@ -38,7 +38,8 @@ ranks: .venv/.ranks-stamp
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow' tests/unit/test_finetune.py tests/unit/test_batches_of_rows.py \
 		tests/unit/test_rank_watchdog.py tests/integration/test_finetune_step.py tests/integration/test_finetune_train.py \
 		tests/integration/test_lora.py tests/contract/tasks/test_lora.py tests/process/test_ranks.py \
-		tests/process/test_lora.py tests/process/test_finetune_jobs.py $(PYTEST_ARGS)
+		tests/process/test_lora.py tests/process/test_finetune_jobs.py tests/process/test_finetune_people.py \
+		tests/integration/test_model_files.py $(PYTEST_ARGS)
 
 lint: .venv/.dev-stamp
 	$(BIN)/ruff check .

@@ -22,7 +22,7 @@ from swarm.core.ranks import Backend, CheckpointAt, GenerationEnd
 from swarm.core.records import Control, LearnerRecord
 from swarm.exchange import Exchange
 from swarm.mailbox.contract import Mailbox
-from swarm.parallel.duty import LATE_S, Duty
+from swarm.parallel.duty import LATE_S, STOPPED, Duty, stopped_by
 from swarm.parallel.gauges import Gauges
 from swarm.parallel.generations import come
 from swarm.parallel.meeting import Facts, Meeting, Network, Placed
@@ -203,9 +203,8 @@ class Agent:
                 if self._is_leaving or self._effect.paused:
                     return None
                 if self._effect.stopped and meeting is not None and not self._is_of_others(meeting):
-                    words = f"stopped by {self._effect.by}" if self._effect.by else "stopped"
                     at = await self._patience.through(self._start)
-                    await meeting.end("stopped", words, checkpoint=at)
+                    await meeting.end("stopped", stopped_by(self._effect), checkpoint=at)
             return coming.result()
         finally:
             if not coming.done():
@@ -319,12 +318,20 @@ class Agent:
             adapter = await self._adapter(end.checkpoint)
             self._gauges.step = end.checkpoint.step
         if end.ending == "stopped":
-            await self._look_at_controls()  # another machine may have seen the command first
+            await self._see_why(end)
             if not self._effect.stopped:
                 raise JobStopped(f"the job has stopped: {end.reason}")
         chat = self.site.chat if adapter is not None else ""
         ended = self._ended("done" if end.ending == "finished" else "stopped")
         return msgspec.structs.replace(ended, adapter="" if adapter is None else str(adapter.parent), chat=chat)
+
+    async def _see_why(self, end: GenerationEnd) -> None:
+        """Another machine may have seen the command before this one does."""
+        until_s = asyncio.get_running_loop().time() + LATE_S
+        await self._look_at_controls()
+        while end.reason.startswith(STOPPED) and not self._effect.stopped and asyncio.get_running_loop().time() < until_s:
+            await asyncio.sleep(self.site.spec.beat_s)
+            await self._look_at_controls()
 
     async def _adapter(self, at: CheckpointAt) -> Path | None:
         """Where a person wants it on this machine; None if nobody does, or if it cannot be had."""

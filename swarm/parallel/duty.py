@@ -16,8 +16,7 @@ from typing import Any, Protocol
 
 from swarm.core.controls import Effect
 from swarm.core.errors import CheckpointUnsaved, PayloadCorrupt, PayloadMissing
-from swarm.core.events import JobReported, JobSaved, JobStepped, JobValidated, RankPlaced, Trouble, WorkerEvent
-from swarm.core.lines import encode
+from swarm.core.events import JobReported, JobStepped, JobValidated, RankPlaced, Trouble, WorkerEvent
 from swarm.core.rankjob import (
     HALTED,
     RankEnded,
@@ -31,15 +30,15 @@ from swarm.core.rankjob import (
     Smaller,
     Validated,
 )
-from swarm.core.ranks import REASON, CheckpointAt, Ending, GenerationEnd, JobLog, Plan
+from swarm.core.ranks import REASON, CheckpointAt, Ending, GenerationEnd, Plan
 from swarm.parallel.child import Child
 from swarm.parallel.gauges import Gauges
+from swarm.parallel.keeper import Keeper
 from swarm.parallel.meeting import Meeting, Placed
 from swarm.parallel.register import Register, waiting
 from swarm.parallel.site import Site
 from swarm.parallel.store import Store
 from swarm.runtime.patience import Patience
-from swarm.tape import derived_nonce
 from swarm.tasks.lm.files import remove_checkpoints
 
 LOOK_S = 0.2  # between two looks at the rank
@@ -47,10 +46,15 @@ TOLD_S = 1.0  # between two signs of its progress
 LATE_S = 30.0  # for so long a share may not show what another machine wrote
 SETTLED_BEATS = 10  # of training, before a generation ends for the sake of a machine that has come
 CULPRIT_S = 2.0  # that a machine whose own rank has died has to say so, before the others say that theirs lost it
+STOPPED = "stopped"  # begins the reason of an end that people commanded
 OF_THE_JOB = frozenset(
     {"CheckpointUnsaved", "LossNotFinite", "ReplicasDiffer", "SchemaMismatch", "StateMismatch", "UsageError"}
 )
 """Errors of a rank that no other machine could do without; any other one is of the machine."""
+
+
+def stopped_by(effect: Effect) -> str:
+    return f"{STOPPED} by {effect.by}" if effect.by else STOPPED
 
 
 class Process(Protocol):
@@ -107,15 +111,10 @@ class Duty:
         """Why this machine can have no other rank; "" if it can."""
         self._patience, self._effect, self._leaving = patience, effect, leaving
         self._start = start or (lambda plan, told: Child(plan, told, site.home))
-        self._saved: CheckpointAt | None = None  # the newest of this generation that is in the mailbox
-        self._to_save: Saved | None = None
-        self._saving: asyncio.Task[None] | None = None
-        self._mirroring: asyncio.Task[None] | None = None
+        self._keeper = Keeper(site, store, gauges, meeting, rank=self.rank, me=self.me, patience=patience)
         self._begun = False  # whether all ranks have started
-        self._parts = 0  # of the job's log, written
         self._halted_for = ""
         self._told_s = self._observed_s = self._looked_s = self._ready_s = -1e9
-        self._mirrored: CheckpointAt | None = None
 
     async def run(self) -> GenerationEnd | None:
         """How the generation ended. None: this machine has left it. Raises Superseded."""
@@ -134,14 +133,13 @@ class Duty:
         finally:
             process.end()
             self.gauges.unplaced()
-            await self._cancel(self._saving, self._mirroring)
+            await self._keeper.stop()
 
     @staticmethod
-    async def _cancel(*tasks: asyncio.Future[Any] | None) -> None:
-        under_way = [task for task in tasks if task is not None]
-        for task in under_way:
+    async def _cancel(task: asyncio.Future[Any] | None) -> None:
+        if task is not None:
             task.cancel()
-        await asyncio.gather(*under_way, return_exceptions=True)
+            await asyncio.gather(task, return_exceptions=True)
 
     # The start
 
@@ -227,16 +225,29 @@ class Duty:
     async def _watched(self, process: Process) -> GenerationEnd | None:
         self._begun = True
         self.gauges.phase, self.gauges.doing = "train", ""
-        while True:
-            over = process.over
-            self._take(process)
-            self._save_what_is_new()
-            if over:
-                return await self._over(process)
-            if (end := await self._observed()) is not None:
-                return end
+        looking: asyncio.Task[GenerationEnd | None] | None = None  # beside the rank: a share that is away must not hide it
+        try:
+            while True:
+                over = process.over
+                self._take(process)
+                self._keeper.save_what_is_new()
+                if over:
+                    break
+                if looking is not None and looking.done():
+                    if (end := looking.result()) is not None:
+                        return end
+                    looking = None
+                looking = looking or asyncio.create_task(self._look_around(process))
+                await asyncio.sleep(LOOK_S)
+        finally:
+            await self._cancel(looking)
+        return await self._over(process)
+
+    async def _look_around(self, process: Process) -> GenerationEnd | None:
+        end = await self._observed()
+        if end is None:
             await self._now_and_then(process)
-            await asyncio.sleep(LOOK_S)
+        return end
 
     async def _observed(self) -> GenerationEnd | None:
         """Whether the others have ended the generation, or are to be lost. Between two beats there is little to see."""
@@ -289,7 +300,7 @@ class Duty:
                 case Replanned():
                     self.gauges.shares = event.shares
                 case Saved():
-                    self._to_save = event
+                    self._keeper.to_save = event
                 case Smaller():
                     words = f"a microbatch was too much for the memory: {event.microbatch_tokens} tokens at once from now on"
                     self._emit(Trouble(message=words))
@@ -302,7 +313,7 @@ class Duty:
         if now_s - self._looked_s < self.site.spec.beat_s:
             return
         self._looked_s = now_s
-        await self._log()
+        await self._keeper.log()
         if not process.halting:
             self._halted_for = self._why()
             settled = self.progressed and now_s - self._ready_s >= SETTLED_BEATS * self.site.spec.beat_s
@@ -310,17 +321,13 @@ class Duty:
                 self._halted_for = await self._joining()
             if self._halted_for:
                 process.halt()
-        if self.rank != 0 and self.site.adapter_path is not None:
-            if self._mirroring is not None and self._mirroring.done():
-                self._mirroring.result()
-                self._mirroring = None
-            self._mirroring = self._mirroring or asyncio.create_task(self._mirror())
+        self._keeper.mirror_what_is_new()
 
     def _why(self) -> str:
         """Why the ranks are to halt; "" if they are not."""
         effect = self._effect()
         if effect.stopped:
-            return f"stopped by {effect.by}" if effect.by else "stopped"
+            return stopped_by(effect)
         if effect.paused:
             return f"paused by {effect.by}" if effect.by else "paused"
         return f"{self.me} leaves" if self._leaving() else ""
@@ -353,8 +360,8 @@ class Duty:
     async def _over(self, process: Process) -> GenerationEnd | None:
         last, code = process.last, process.code
         if code in (0, HALTED):
-            await self._stop_saving()
-            await self._log()
+            await self._keeper.finish()
+            await self._keeper.log()
             if self.rank == 0:
                 return await self._ended_by_rank_0(done=code == 0)
             return await self._awaited()
@@ -370,29 +377,42 @@ class Duty:
                 await asyncio.sleep(LOOK_S)
             return await self.meeting.end(ending, f"{self.me}: {last.reason}")
         self.died = True
-        await self._stop_saving()
+        await self._keeper.finish()
         if last.error in OF_THE_JOB:
             good = "no checkpoint yet" if self._good is None else f"the last good checkpoint is after step {self._good.step}"
             words = f"rank {self.rank}, {self.me}: {last.reason}"
             return await self.meeting.end("stopped", f"{words[: REASON - len(good) - 2]}; {good}", checkpoint=self._good)
         self.failed = last.reason
-        return await self.meeting.end("lost", f"{self.me}: {last.reason}")
+        return await self.meeting.end(ending, f"{self.me}: {last.reason}")
 
     @property
     def _good(self) -> CheckpointAt | None:
         """The newest checkpoint that can be gone on from."""
-        return self._saved or self.plan.start
+        return self._keeper.saved or self.plan.start
 
     async def _ended_by_rank_0(self, *, done: bool) -> GenerationEnd:
-        spec, effect = self.site.spec, self._effect()
+        spec = self.site.spec
         if done:
-            if self._saved is None or self._saved.step < spec.steps:
+            if self._keeper.saved is None or self._keeper.saved.step < spec.steps:
                 words = "all steps are done, and their checkpoint cannot be stored"
                 return await self.meeting.end("lost", words)
-            return await self.meeting.end("finished", f"all {spec.iters} iterations are done", checkpoint=self._saved)
+            return await self.meeting.end("finished", f"all {spec.iters} iterations are done", checkpoint=self._keeper.saved)
+        reason = self._halted_for or self._why() or await self._why_of_others()
+        effect = self._effect()
         ending: Ending = "stopped" if effect.stopped else "regroup"
-        reason = self._halted_for or self._why() or "a machine leaves"
         return await self.meeting.end(ending, reason, checkpoint=self._good if effect.stopped else None)
+
+    async def _why_of_others(self) -> str:
+        """Why another machine had the ranks halt: it leaves, or it has seen a command before this one did."""
+        until_s = asyncio.get_running_loop().time() + 2 * self.site.spec.beat_s
+        while asyncio.get_running_loop().time() < until_s:
+            await self.meeting.observe()
+            if gone := self.meeting.gone():
+                return f"{', '.join(gone)} leaves"
+            if why := self._why():
+                return why
+            await asyncio.sleep(LOOK_S)
+        return "a machine leaves"
 
     async def _awaited(self) -> GenerationEnd | None:
         """The end, which the machine of rank 0 writes when its checkpoint is stored. None: this machine leaves before."""
@@ -406,71 +426,6 @@ class Duty:
                 return await self.meeting.end("lost", f"{first.learner} was lost before its checkpoint was stored")
             await asyncio.sleep(LOOK_S)
         return None
-
-    # What goes to the mailbox
-
-    def _save_what_is_new(self) -> None:
-        if self._saving is not None and self._saving.done():
-            self._saving.result()
-            self._saving = None
-        if self._to_save is not None and self._saving is None:
-            saved, self._to_save = self._to_save, None
-            self._saving = asyncio.create_task(self._save(saved))
-
-    async def _save(self, saved: Saved) -> None:
-        """Store a checkpoint that the rank has written. As long as the mailbox is away or full this waits, and training goes
-        on; if the files are gone by then, newer ones are there."""
-        at = CheckpointAt(generation=self.plan.generation, step=saved.step)
-        try:
-            record = await self._patience.through(functools.partial(self.store.put, at, saved=saved, by=self.me))
-            self._saved = at
-            size = record.state.size_bytes + record.adapter.size_bytes
-            self._emit(JobSaved(iteration=saved.iteration, size_bytes=size))
-            await self._patience.through(lambda: self.store.tidy(at.generation, self._has_ended))
-        except OSError as error:
-            self._emit(Trouble(message=f"the checkpoint after step {saved.step} is not stored: {error.strerror or error}"))
-
-    async def _has_ended(self) -> bool:
-        return await self.meeting.ended() is not None
-
-    async def _stop_saving(self) -> None:
-        """See that what the rank wrote last is stored."""
-        while True:
-            self._save_what_is_new()
-            if self._saving is None:
-                return
-            self.gauges.phase, self.gauges.doing = "upload", "storing the checkpoint"
-            await asyncio.wait({self._saving})
-
-    async def _log(self) -> None:
-        """Write what rank 0 has told since the last time."""
-        gauges = self.gauges
-        if self.rank != 0 or not (gauges.points or gauges.evals or gauges.shares):
-            return
-        generation, n = self.plan.generation, self._parts
-        points, evals, shares = tuple(gauges.points), tuple(gauges.evals), gauges.shares
-        part = JobLog(generation=generation, n=n, points=points, evals=evals, shares=shares)
-        key, data = self.meeting.register.keys.job_log(generation, n), encode(part, nonce=derived_nonce(part))
-        await self._patience.through(lambda: self.meeting.register.mailbox.put(key, [data]))
-        gauges.points, gauges.evals, gauges.shares = gauges.points[len(points) :], gauges.evals[len(evals) :], ()
-        self._parts += 1
-
-    async def _mirror(self) -> None:
-        """Write each adapter that rank 0 saves elsewhere to where a person wants it on this machine."""
-        steps = await self._patience.through(lambda: self.store.steps(self.plan.generation))
-        at = CheckpointAt(generation=self.plan.generation, step=steps[-1]) if steps else None
-        if at is None or at == self._mirrored:
-            return
-        try:
-            path = await self._patience.through(functools.partial(self.site.deliver, self.store, at, numbered=True))
-        except (PayloadMissing, PayloadCorrupt):  # a newer one is there by now, or will be
-            return
-        except CheckpointUnsaved as error:
-            self._emit(Trouble(message=f"the adapter is not written: {error}"))
-            path = None
-        self._mirrored = at
-        if path is not None and (record := await self._patience.through(lambda: self.store.record(at))) is not None:
-            self._emit(JobSaved(iteration=record.iteration, size_bytes=record.adapter.size_bytes, adapter=str(path)))
 
     def _emit(self, event: WorkerEvent) -> None:
         self.site.emit(event)

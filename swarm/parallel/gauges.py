@@ -28,8 +28,8 @@ class Gauges:
         self.phase: LearnerPhase = "join"
         self.doing = ""  # what the phase is about
         self.step = 0  # the job's, done
-        self.points: list[TrainPoint] = []
-        self.evals: list[EvalPoint] = []
+        self.points: tuple[TrainPoint, ...] = ()
+        self.evals: tuple[EvalPoint, ...] = ()
         self.shares: tuple[int, ...] = ()
         """Of each rank in a batch, where they have changed since they were told."""
         self.moved_bytes: Callable[[], int] = lambda: 0
@@ -99,7 +99,7 @@ class Gauges:
                     trained_tokens=event.trained_tokens,
                     epoch=event.epoch,
                 )
-                self.points = [*self.points, point][-MAX_POINTS:]
+                self.points = (*self.points, point)[-MAX_POINTS:]
             case Validated():
                 point_of = EvalPoint(
                     part=event.part,
@@ -109,7 +109,7 @@ class Gauges:
                     tokens=event.tokens,
                     seconds_s=event.seconds_s,
                 )
-                self.evals = [*self.evals, point_of][-MAX_POINTS:]
+                self.evals = (*self.evals, point_of)[-MAX_POINTS:]
             case _:
                 pass
 
