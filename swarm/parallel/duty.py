@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from swarm.core.controls import Effect
 from swarm.core.errors import CheckpointUnsaved, PayloadCorrupt, PayloadMissing
 from swarm.core.events import JobReported, JobStepped, JobValidated, RankPlaced, Trouble, WorkerEvent
+from swarm.core.meeting import start_after
 from swarm.core.rankjob import (
     HALTED,
     RankEnded,
@@ -45,7 +46,7 @@ LOOK_S = 0.2  # between two looks at the rank
 TOLD_S = 1.0  # between two signs of its progress
 LATE_S = 30.0  # for so long a share may not show what another machine wrote
 SETTLED_BEATS = 10  # of training, before a generation ends for the sake of a machine that has come
-CULPRIT_S = 2.0  # that a machine whose own rank has died has to say so, before the others say that theirs lost it
+CULPRIT_S = 2.0  # that the machine which knows best why ranks have ended has to say so, before the others do
 STOPPED = "stopped"  # begins the reason of an end that people commanded
 OF_THE_JOB = frozenset(
     {"CheckpointUnsaved", "LossNotFinite", "ReplicasDiffer", "SchemaMismatch", "StateMismatch", "UsageError"}
@@ -313,7 +314,7 @@ class Duty:
         if now_s - self._looked_s < self.site.spec.beat_s:
             return
         self._looked_s = now_s
-        await self._keeper.log()
+        self._keeper.log_what_is_new()
         if not process.halting:
             self._halted_for = self._why()
             settled = self.progressed and now_s - self._ready_s >= SETTLED_BEATS * self.site.spec.beat_s
@@ -370,20 +371,28 @@ class Duty:
             self.died = code != -signal.SIGALRM  # else it only waited too long for the others
             return await self.meeting.end(ending, f"{self.me}: {process.died()}")
         if last.again:
-            until_s = asyncio.get_running_loop().time() + CULPRIT_S
-            while asyncio.get_running_loop().time() < until_s:
-                if (end := await self.meeting.ended()) is not None:
-                    return end
-                await asyncio.sleep(LOOK_S)
-            return await self.meeting.end(ending, f"{self.me}: {last.reason}")
+            return await self._ended_by_another() or await self.meeting.end(ending, f"{self.me}: {last.reason}")
         self.died = True
         await self._keeper.finish()
         if last.error in OF_THE_JOB:
-            good = "no checkpoint yet" if self._good is None else f"the last good checkpoint is after step {self._good.step}"
+            # Most often all ranks end so. What is stored the machine of rank 0 knows best: it goes first.
+            if self.rank != 0 and (end := await self._ended_by_another()) is not None:
+                return end
+            good = start_after(self.plan, await self._patience.through(lambda: self.store.steps(self.plan.generation)))
+            kept = "no checkpoint yet" if good is None else f"the last good checkpoint is after step {good.step}"
             words = f"rank {self.rank}, {self.me}: {last.reason}"
-            return await self.meeting.end("stopped", f"{words[: REASON - len(good) - 2]}; {good}", checkpoint=self._good)
+            return await self.meeting.end("stopped", f"{words[: REASON - len(kept) - 2]}; {kept}", checkpoint=good)
         self.failed = last.reason
         return await self.meeting.end(ending, f"{self.me}: {last.reason}")
+
+    async def _ended_by_another(self) -> GenerationEnd | None:
+        """How one that knows more has ended the generation, if it does so soon."""
+        until_s = asyncio.get_running_loop().time() + CULPRIT_S
+        while asyncio.get_running_loop().time() < until_s:
+            if (end := await self.meeting.ended()) is not None:
+                return end
+            await asyncio.sleep(LOOK_S)
+        return None
 
     @property
     def _good(self) -> CheckpointAt | None:

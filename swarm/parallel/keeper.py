@@ -31,8 +31,11 @@ class Keeper:
         self.to_save: Saved | None = None
         """What the rank has written since."""
         self._patience, self._emit = patience, site.emit
+        # Of their own, one for each that writes: a full share answers whoever reads, which would be told as its being back.
+        self._storing, self._telling = Patience(patience.mailbox, site.emit), Patience(patience.mailbox, lambda event: None)
         self._saving: asyncio.Task[None] | None = None
         self._mirroring: asyncio.Task[None] | None = None
+        self._logging: asyncio.Task[None] | None = None
         self._mirrored: CheckpointAt | None = None
         self._parts = 0  # of the job's log, written
         self._part: JobLog | None = None  # the next one
@@ -50,11 +53,11 @@ class Keeper:
         on; if the files are gone by then, newer ones are there."""
         at = CheckpointAt(generation=self.generation, step=saved.step)
         try:
-            record = await self._patience.through(functools.partial(self.store.put, at, saved=saved, by=self.me))
+            record = await self._storing.through(functools.partial(self.store.put, at, saved=saved, by=self.me))
             self.saved = at
             size = record.state.size_bytes + record.adapter.size_bytes
             self._emit(JobSaved(iteration=saved.iteration, size_bytes=size))
-            await self._patience.through(lambda: self.store.tidy(at.generation, self._has_ended))
+            await self._storing.through(lambda: self.store.tidy(at.generation, self._has_ended))
         except OSError as error:
             self._emit(Trouble(message=f"the checkpoint after step {saved.step} is not stored: {error.strerror or error}"))
 
@@ -70,8 +73,22 @@ class Keeper:
             self.gauges.phase, self.gauges.doing = "upload", "storing the checkpoint"
             await asyncio.wait({self._saving})
 
-    async def log(self) -> None:
+    def log_what_is_new(self) -> None:
         """Write what rank 0 has told since the last time."""
+        if self._logging is not None and self._logging.done():
+            self._logging.result()
+            self._logging = None
+        if self.rank == 0:
+            self._logging = self._logging or asyncio.create_task(self._log())
+
+    async def log(self) -> None:
+        """See that all that rank 0 has told is written."""
+        if self._logging is not None:
+            await self._logging
+            self._logging = None
+        await self._log()
+
+    async def _log(self) -> None:
         gauges, generation = self.gauges, self.generation
         while self.rank == 0 and (self._part is not None or gauges.points or gauges.evals or gauges.shares):
             # Kept until it is written: if that was interrupted the same is written again.
@@ -80,7 +97,7 @@ class Keeper:
             )
             gauges.points, gauges.evals, gauges.shares = (), (), ()
             key, data = self.meeting.register.keys.job_log(generation, part.n), encode(part, nonce=derived_nonce(part))
-            await self._patience.through(functools.partial(self.meeting.register.mailbox.put, key, [data]))
+            await self._telling.through(functools.partial(self.meeting.register.mailbox.put, key, [data]))
             self._part, self._parts = None, part.n + 1
 
     def mirror_what_is_new(self) -> None:
@@ -93,7 +110,7 @@ class Keeper:
 
     async def stop(self) -> None:
         """Leave undone what is under way."""
-        under_way = [task for task in (self._saving, self._mirroring) if task is not None]
+        under_way = [task for task in (self._saving, self._mirroring, self._logging) if task is not None]
         for task in under_way:
             task.cancel()
         await asyncio.gather(*under_way, return_exceptions=True)

@@ -18,7 +18,7 @@ from swarm.core.errors import Dropped, JobStopped, MailboxFull, Superseded, Work
 from swarm.core.events import Ended, GenerationOver, JobSaved, Paused, RankPlaced, ShareBack, ShareLost, Trouble
 from swarm.core.lines import encode
 from swarm.core.meeting import start_before, start_of
-from swarm.core.rankjob import RankEnded, Saved
+from swarm.core.rankjob import RankEnded, Reported, Saved
 from swarm.core.ranks import CheckpointAt, GenerationEnd, Plan, Seat
 from swarm.core.records import Beat, Control
 from swarm.mailbox.contract import Mailbox
@@ -307,12 +307,34 @@ def test_a_full_mailbox_is_told_and_training_goes_on() -> None:
         await a.until(lambda: any(event.iteration == 10 for event in a.of(JobSaved)))
         a.faults.plan.append(Fault("fail", op="put", key="^$", count=None, error=MailboxFull))
         await a.until(lambda: world.groups[0].step >= 45)
-        assert a.of(ShareLost)
+        assert len(a.of(ShareLost)) == 1, "that it can be read is not told as its being back"
         assert max(event.iteration for event in a.of(JobSaved)) == 10
         a.faults.plan.clear()
         assert await asyncio.gather(a.life, b.life) == ["done", "done"]
         assert world.started_at == [(0, 0)]
         assert (await world.checkpoints())[-1] == (0, 60)
+
+    played(play)
+
+
+def test_a_full_mailbox_keeps_nobody_from_pausing() -> None:
+    """What rank 0 tells cannot be written either."""
+
+    async def play(world: World) -> None:
+        a = Machine(world, "a")
+        await a.until(lambda: 0 in world.groups and world.groups[0].step >= 5)
+        full = Fault("fail", op="put", key="/log/", count=None, error=MailboxFull)
+        a.faults.plan.append(full)
+        said = {"train_loss": 1.0, "learning_rate": 1e-5, "tokens_per_s": 1.0, "trained_tokens": 1, "epoch": 0.1}
+        world.groups[0].ranks[0].told.append(Reported(iteration=5, **said))
+        await a.until(lambda: ("put", PLACE.job_log(0, 0)) in a.faults.calls)
+        await world.command("pause")
+        await a.until(lambda: not world.groups[0].alive)
+        assert world.groups[0].step < 30
+        a.faults.plan.clear()
+        await world.command("stop")
+        assert await a.life == "stopped"
+        assert PLACE.job_log(0, 0) in world.store.objects, "it is written once there is room"
 
     played(play)
 
@@ -356,6 +378,22 @@ def test_a_loss_that_is_not_finite_stops_the_job_with_step_and_checkpoint() -> N
         end = await read_end(world.mailbox, PLACE, 0)
         assert end is not None
         assert (end.ending, end.checkpoint) == ("stopped", CheckpointAt(generation=0, step=20))
+
+    played(play)
+
+
+def test_the_last_good_checkpoint_is_named_by_whoever_ends_the_job() -> None:
+    async def play(world: World) -> None:
+        world.ends[25] = RankEnded(reason="step 25: the loss is not finite", step=24, error="LossNotFinite")
+        a, b = Machine(world, "a"), Machine(world, "b")
+        await a.until(lambda: any(event.iteration == 20 for event in a.of(JobSaved)))
+        a.faults.plan.append(Fault("fail", op="create", key="/end/", count=None))
+        with pytest.raises(JobStopped, match=r"rank 1, b: .*the last good checkpoint is after step 20"):
+            await b.life
+        assert adapter_of(b) == adapter(20)
+        a.faults.plan.clear()
+        with pytest.raises(JobStopped, match="rank 1, b: "):
+            await a.life
 
     played(play)
 
