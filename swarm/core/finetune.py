@@ -173,10 +173,17 @@ class FineTune(msgspec.Struct, frozen=True, kw_only=True, tag="mlx-lm", tag_fiel
         """Iterations of the first so many optimizer steps."""
         return min(self.iters, steps * self.grad_accumulation_steps)
 
+    def completes(self, every: int, step: int) -> bool:
+        """Whether optimizer step `step`, counted from 0, completes another `every` iterations."""
+        return self.iterations(step + 1) // every > self.iterations(step) // every
+
     def due(self, every: int, step: int) -> bool:
-        """Whether optimizer step `step`, counted from 0, completes another `every` iterations, or is the last one."""
-        before, after = self.iterations(step), self.iterations(step + 1)
-        return after // every > before // every or after == self.iters
+        """Whether it does, or is the last one."""
+        return self.completes(every, step) or self.iterations(step + 1) == self.iters
+
+    def numbered(self, steps: int) -> bool:
+        """Whether an adapter saved after so many steps keeps a name of its own: not the last one, nor what a halt left."""
+        return steps > 0 and self.completes(self.save_every, steps - 1)
 
 
 class Places(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Collection, Hashable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator
 from typing import TypeAlias
 
 import msgspec
@@ -235,17 +235,9 @@ def start_after(plan: Plan, saved: Collection[int]) -> CheckpointAt | None:
     return CheckpointAt(generation=plan.generation, step=max(later)) if later else plan.start
 
 
-def start_of(plans: Mapping[int, Plan], saved: Mapping[int, Collection[int]]) -> CheckpointAt | None:
-    """What the next generation goes on from: by generation, all plans that there were, and the steps whose checkpoints are
-    whole. A generation without a plan wrote nothing that counts."""
-    newest = max(plans, default=None)
-    return None if newest is None else start_after(plans[newest], saved.get(newest, ()))
-
-
-def start_before(at: CheckpointAt, plans: Mapping[int, Plan], saved: Collection[int]) -> CheckpointAt | None:
+def start_before(at: CheckpointAt, plan: Plan | None, saved: Collection[int]) -> CheckpointAt | None:
     """What is gone on from where `at` is no more, since it was damaged: the newest before it of the steps `saved` by its
-    generation, else what that one started from."""
-    plan = plans.get(at.generation)
+    generation, else what that one started from. `plan`: of its generation."""
     first = 0 if plan is None or plan.start is None else plan.start.step
     earlier = [step for step in saved if first <= step < at.step]
     if earlier:

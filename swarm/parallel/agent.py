@@ -16,17 +16,18 @@ import msgspec
 from swarm.core.controls import Effect, effect
 from swarm.core.errors import WAITED_OUT, CheckpointUnsaved, Dropped, JobStopped, PayloadCorrupt, PayloadMissing, WorkerFailed
 from swarm.core.events import Ended, Gathering, GenerationOver, Joined, Paused, Resumed, Trouble, WorkerEvent
-from swarm.core.meeting import start_before, start_of
+from swarm.core.meeting import start_after, start_before
 from swarm.core.preflight import Terms
-from swarm.core.ranks import Backend, CheckpointAt, GenerationEnd
+from swarm.core.ranks import Backend, CheckpointAt, GenerationEnd, Plan
 from swarm.core.records import Control, LearnerRecord
 from swarm.exchange import Exchange
 from swarm.mailbox.contract import Mailbox
+from swarm.parallel.beside import cancelled
 from swarm.parallel.duty import LATE_S, STOPPED, Duty, stopped_by
 from swarm.parallel.gauges import Gauges
 from swarm.parallel.generations import come
 from swarm.parallel.meeting import Facts, Meeting, Network, Placed
-from swarm.parallel.register import plans
+from swarm.parallel.register import newest_plan, read_plan
 from swarm.parallel.site import Site
 from swarm.parallel.store import Store
 from swarm.runtime.membership import Pulse, take
@@ -74,6 +75,7 @@ class Agent:
         self._error: BaseException | None = None
         self._controls: list[Control] = []
         self._effect = Effect(rounds=None)
+        self._heeding: asyncio.Task[None] | None = None
         self._meeting: Meeting | None = None
         self._start_s = 120.0
         self._deaths = self._vain = 0  # generations in a row
@@ -120,8 +122,9 @@ class Agent:
         )
         pulse = Pulse(self._exchange, me, self._gauges.beat)
         tasks = [asyncio.create_task(pulse.run()), asyncio.create_task(self._heed())]
+        self._heeding = tasks[1]
         try:
-            return await self._serve(tasks[1])
+            return await self._serve()
         finally:
             for task in tasks:
                 task.cancel()
@@ -129,10 +132,9 @@ class Agent:
             with contextlib.suppress(*WAITED_OUT):
                 await self._patience.through(functools.partial(pulse.beat, phase="left"), tries=LEAVING_TRIES)
 
-    async def _serve(self, heeding: asyncio.Task[None]) -> Ended:
+    async def _serve(self) -> Ended:
         while True:
-            if heeding.done():
-                heeding.result()
+            self._check_heeding()
             self._check_dropped()
             if self._leaving.is_set():
                 return self._ended("left")
@@ -145,6 +147,11 @@ class Agent:
             end = found if isinstance(found, GenerationEnd) else await self._on_duty(*found)
             if end is not None and not end.goes_on:
                 return await self._over(end)
+
+    def _check_heeding(self) -> None:
+        """Raises what keeps this machine from hearing any command more."""
+        if self._heeding is not None and self._heeding.done():
+            self._heeding.result()
 
     async def _heed(self) -> None:
         """Keep in mind what people command."""
@@ -171,7 +178,8 @@ class Agent:
     async def _pause(self) -> None:
         self._gauges.phase, self._gauges.doing = "paused", "paused"
         self._emit(Paused(round=0, by=self._effect.by))
-        while self._effect.paused and not (self._effect.stopped or self._is_leaving):  # noqa: ASYNC110
+        while self._effect.paused and not (self._effect.stopped or self._is_leaving):
+            self._check_heeding()
             await asyncio.sleep(LOOK_S)
         if not self._is_leaving:
             self._emit(Resumed(round=0))
@@ -207,9 +215,7 @@ class Agent:
                     await meeting.end("stopped", stopped_by(self._effect), checkpoint=at)
             return coming.result()
         finally:
-            if not coming.done():
-                coming.cancel()
-                await asyncio.gather(coming, return_exceptions=True)
+            await cancelled(coming)
 
     def _is_of_others(self, meeting: Meeting) -> bool:
         """Whether those who have a rank, now or in the generation before, are to end it."""
@@ -261,12 +267,12 @@ class Agent:
 
     async def _start(self) -> CheckpointAt | None:
         """What the generation that is being planned goes on from."""
-        there = await plans(self._mailbox, self._keys)
-        newest = max(there, default=None)
-        at = start_of(there, {} if newest is None else {newest: await self._store.steps(newest)})
+        newest = await newest_plan(self._mailbox, self._keys)
+        at = None if newest is None else start_after(newest, await self._store.steps(newest.generation))
         # A plan may name one that proved to be damaged, and was forgotten.
         while at is not None and at.step not in (saved := await self._store.steps(at.generation)):
-            at = start_before(at, there, saved)
+            plan = await read_plan(self._mailbox, self._keys, at.generation)
+            at = start_before(at, plan if isinstance(plan, Plan) else None, saved)
         return at
 
     async def _time_to_start(self) -> float:

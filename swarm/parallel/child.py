@@ -9,6 +9,7 @@ import subprocess
 import threading
 from collections import deque
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -19,6 +20,24 @@ from swarm.host.children import ending, python
 
 GROUP_FILE = "group.json"
 LINE_BYTES = 1 << 20  # of an event, at most
+
+
+class Process(Protocol):
+    """A rank that runs here, as its agent needs it; tests have one of their own."""
+
+    pid: int
+    last: RankEnded | None
+    halting: bool
+
+    @property
+    def over(self) -> bool: ...
+    @property
+    def code(self) -> int | None: ...
+    def events(self) -> list[RankEvent]: ...
+    def died(self) -> str: ...
+    def joined(self) -> bool: ...
+    def halt(self) -> None: ...
+    def end(self) -> None: ...
 
 
 class Child:

@@ -12,33 +12,22 @@ import functools
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
 
 from swarm.core.controls import Effect
 from swarm.core.errors import CheckpointUnsaved, PayloadCorrupt, PayloadMissing
-from swarm.core.events import JobReported, JobStepped, JobValidated, RankPlaced, Trouble, WorkerEvent
+from swarm.core.events import JobStepped, RankPlaced, Trouble, WorkerEvent
 from swarm.core.meeting import start_after
-from swarm.core.rankjob import (
-    HALTED,
-    RankEnded,
-    RankEvent,
-    RankPlan,
-    RankReady,
-    RankStepped,
-    Replanned,
-    Reported,
-    Saved,
-    Smaller,
-    Validated,
-)
+from swarm.core.rankjob import HALTED, RankPlan, RankReady, RankStepped, Replanned, Saved
 from swarm.core.ranks import REASON, CheckpointAt, Ending, GenerationEnd, Plan
-from swarm.parallel.child import Child
+from swarm.parallel.beside import cancelled
+from swarm.parallel.child import Child, Process
 from swarm.parallel.gauges import Gauges
 from swarm.parallel.keeper import Keeper
 from swarm.parallel.meeting import Meeting, Placed
 from swarm.parallel.register import Register, waiting
 from swarm.parallel.site import Site
 from swarm.parallel.store import Store
+from swarm.parallel.telling import told
 from swarm.runtime.patience import Patience
 from swarm.tasks.lm.files import remove_checkpoints
 
@@ -56,24 +45,6 @@ OF_THE_JOB = frozenset(
 
 def stopped_by(effect: Effect) -> str:
     return f"{STOPPED} by {effect.by}" if effect.by else STOPPED
-
-
-class Process(Protocol):
-    """A rank that runs here (parallel/child.py; tests have one of their own)."""
-
-    pid: int
-    last: RankEnded | None
-    halting: bool
-
-    @property
-    def over(self) -> bool: ...
-    @property
-    def code(self) -> int | None: ...
-    def events(self) -> list[RankEvent]: ...
-    def died(self) -> str: ...
-    def joined(self) -> bool: ...
-    def halt(self) -> None: ...
-    def end(self) -> None: ...
 
 
 class _Unjudged:
@@ -111,10 +82,11 @@ class Duty:
         self.failed = ""
         """Why this machine can have no other rank; "" if it can."""
         self._patience, self._effect, self._leaving = patience, effect, leaving
-        self._start = start or (lambda plan, told: Child(plan, told, site.home))
+        self._start = start or (lambda plan, rank_plan: Child(plan, rank_plan, site.home))
         self._keeper = Keeper(site, store, gauges, meeting, rank=self.rank, me=self.me, patience=patience)
         self._begun = False  # whether all ranks have started
         self._halted_for = ""
+        self._next: Register | None = None  # of the generation that those who have come wait for
         self._told_s = self._observed_s = self._looked_s = self._ready_s = -1e9
 
     async def run(self) -> GenerationEnd | None:
@@ -124,10 +96,10 @@ class Duty:
             return start
         if self.plan.start is not None:
             remove_checkpoints(self.site.checkpoints, before=self.plan.start.generation)
-        told = self.site.told(self.plan, self.rank, start=start)
+        rank_plan = self.site.told(self.plan, self.rank, start=start)
         self.gauges.placed(self.plan, self.rank)
         self._emit(self._placed())
-        process = self._start(self.plan, told)
+        process = self._start(self.plan, rank_plan)
         try:
             end = await self._started(process)
             return end or await self._watched(process)
@@ -135,12 +107,6 @@ class Duty:
             process.end()
             self.gauges.unplaced()
             await self._keeper.stop()
-
-    @staticmethod
-    async def _cancel(task: asyncio.Future[Any] | None) -> None:
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
     # The start
 
@@ -155,7 +121,7 @@ class Duty:
                     return end
             return fetching.result()
         finally:
-            await self._cancel(fetching)
+            await cancelled(fetching)
 
     async def _given_up(self) -> GenerationEnd | None:
         """The end of a generation that has not begun to train, since it is not to any more; None: it is."""
@@ -219,7 +185,7 @@ class Duty:
                     return end
             return starting.result()
         finally:
-            await self._cancel(starting)
+            await cancelled(starting)
 
     # Training
 
@@ -241,7 +207,7 @@ class Duty:
                 looking = looking or asyncio.create_task(self._look_around(process))
                 await asyncio.sleep(LOOK_S)
         finally:
-            await self._cancel(looking)
+            await cancelled(looking)
         return await self._over(process)
 
     async def _look_around(self, process: Process) -> GenerationEnd | None:
@@ -272,41 +238,19 @@ class Duty:
                     self._ready_s = now_s
                 case RankStepped():
                     self.progressed = True
-                    if now_s - self._told_s >= TOLD_S:
-                        self._told_s = now_s
-                        self._emit(
-                            JobStepped(
-                                step=event.step,
-                                steps=self.site.spec.steps,
-                                iteration=event.iteration,
-                                loss=event.loss,
-                                tokens_per_s=self.gauges.together_per_s,
-                            )
-                        )
-                case Reported():
-                    self._emit(
-                        JobReported(
-                            iteration=event.iteration,
-                            iters=self.site.spec.iters,
-                            train_loss=event.train_loss,
-                            learning_rate=event.learning_rate,
-                            tokens_per_s=event.tokens_per_s,
-                            trained_tokens=event.trained_tokens,
-                            memory_bytes=self.gauges.memory_bytes,
-                        )
-                    )
-                case Validated():
-                    loss, seconds_s = event.loss, event.seconds_s
-                    self._emit(JobValidated(part=event.part, iteration=event.iteration, loss=loss, seconds_s=seconds_s))
                 case Replanned():
                     self.gauges.shares = event.shares
                 case Saved():
                     self._keeper.to_save = event
-                case Smaller():
-                    words = f"a microbatch was too much for the memory: {event.microbatch_tokens} tokens at once from now on"
-                    self._emit(Trouble(message=words))
                 case _:
                     pass
+            said = told(event, self.site.spec, self.gauges)
+            if isinstance(said, JobStepped):
+                if now_s - self._told_s < TOLD_S:
+                    continue
+                self._told_s = now_s
+            if said is not None:
+                self._emit(said)
 
     async def _now_and_then(self, process: Process) -> None:
         """What needs no look at every moment."""
@@ -339,7 +283,9 @@ class Duty:
         room = spec.world_size_max is None or len(seats) < spec.world_size_max
         if not room or not await self._patience.through(self._newcomers) - seats:
             return ""
-        register = Register(self.meeting.register.mailbox, self.meeting.register.keys, self.plan.generation + 1)
+        register = self._next = self._next or Register(
+            self.meeting.register.mailbox, self.meeting.register.keys, self.plan.generation + 1
+        )
         await self._patience.through(register.look)
         facts = self.meeting.facts
         fit = {

@@ -70,9 +70,10 @@ def take_part(
     mailbox: Mailbox,
     manifest: Manifest,
     order: Learn,
+    *,
     me: Identity,
     record: LearnerRecord,
-    leave: Callable[..., None],
+    leave: Callable[[Callable[[], None]], None],
     emit: Emit,
 ) -> None:
     """Train until the job ends, or until told to leave: `leave` is handed what does that. Raises DataMissing, UsageError, and

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 
 from swarm.core.errors import CheckpointUnsaved, PayloadCorrupt, PayloadMissing
@@ -10,6 +9,7 @@ from swarm.core.events import JobSaved, Trouble
 from swarm.core.lines import encode
 from swarm.core.rankjob import Saved
 from swarm.core.ranks import CheckpointAt, JobLog
+from swarm.parallel.beside import Beside
 from swarm.parallel.gauges import Gauges
 from swarm.parallel.meeting import Meeting
 from swarm.parallel.site import Site
@@ -33,20 +33,15 @@ class Keeper:
         self._patience, self._emit = patience, site.emit
         # Of their own, one for each that writes: a full share answers whoever reads, which would be told as its being back.
         self._storing, self._telling = Patience(patience.mailbox, site.emit), Patience(patience.mailbox, lambda event: None)
-        self._saving: asyncio.Task[None] | None = None
-        self._mirroring: asyncio.Task[None] | None = None
-        self._logging: asyncio.Task[None] | None = None
+        self._saving, self._mirroring, self._logging = Beside(), Beside(), Beside()
         self._mirrored: CheckpointAt | None = None
         self._parts = 0  # of the job's log, written
         self._part: JobLog | None = None  # the next one
 
     def save_what_is_new(self) -> None:
-        if self._saving is not None and self._saving.done():
-            self._saving.result()
-            self._saving = None
-        if self.to_save is not None and self._saving is None:
+        if self._saving.idle() and self.to_save is not None:
             saved, self.to_save = self.to_save, None
-            self._saving = asyncio.create_task(self._save(saved))
+            self._saving.begin(self._save(saved))
 
     async def _save(self, saved: Saved) -> None:
         """Store a checkpoint that the rank has written. As long as the mailbox is away or full this waits, and training goes
@@ -66,26 +61,20 @@ class Keeper:
 
     async def finish(self) -> None:
         """See that what the rank wrote last is stored."""
-        while True:
-            self.save_what_is_new()
-            if self._saving is None:
-                return
+        self.save_what_is_new()
+        while not self._saving.idle():
             self.gauges.phase, self.gauges.doing = "upload", "storing the checkpoint"
-            await asyncio.wait({self._saving})
+            await self._saving.done()
+            self.save_what_is_new()
 
     def log_what_is_new(self) -> None:
         """Write what rank 0 has told since the last time."""
-        if self._logging is not None and self._logging.done():
-            self._logging.result()
-            self._logging = None
-        if self.rank == 0:
-            self._logging = self._logging or asyncio.create_task(self._log())
+        if self._logging.idle() and self.rank == 0:
+            self._logging.begin(self._log())
 
     async def log(self) -> None:
         """See that all that rank 0 has told is written."""
-        if self._logging is not None:
-            await self._logging
-            self._logging = None
+        await self._logging.done()
         await self._log()
 
     async def _log(self) -> None:
@@ -102,18 +91,13 @@ class Keeper:
 
     def mirror_what_is_new(self) -> None:
         """Write each adapter that rank 0 saves elsewhere to where a person wants it on this machine."""
-        if self._mirroring is not None and self._mirroring.done():
-            self._mirroring.result()
-            self._mirroring = None
-        if self.rank != 0 and self.site.adapter_path is not None:
-            self._mirroring = self._mirroring or asyncio.create_task(self._mirror())
+        if self._mirroring.idle() and self.rank != 0 and self.site.adapter_path is not None:
+            self._mirroring.begin(self._mirror())
 
     async def stop(self) -> None:
         """Leave undone what is under way."""
-        under_way = [task for task in (self._saving, self._mirroring, self._logging) if task is not None]
-        for task in under_way:
-            task.cancel()
-        await asyncio.gather(*under_way, return_exceptions=True)
+        for work in (self._saving, self._mirroring, self._logging):
+            await work.cancel()
 
     async def _mirror(self) -> None:
         steps = await self._patience.through(lambda: self.store.steps(self.generation))

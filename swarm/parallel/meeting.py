@@ -38,6 +38,7 @@ from swarm.core.ranks import (
 )
 from swarm.core.rounds import ClaimView
 from swarm.mailbox.contract import Mailbox
+from swarm.parallel.beside import cancelled
 from swarm.parallel.company import Company
 from swarm.parallel.register import NOBODY, Register
 from swarm.runtime.patience import Patience
@@ -129,7 +130,7 @@ class Meeting:
         start: Callable[[], Awaitable[CheckpointAt | None]],
         emit: Callable[[WorkerEvent], None] = lambda event: None,
     ) -> None:
-        """`start`: what this generation goes on from, asked for when it makes the plan (core/meeting.py, `start_of`)."""
+        """`start`: what this generation goes on from, asked for when it makes the plan (core/meeting.py, `start_after`)."""
         self.register = Register(mailbox, place, generation)
         self.company = Company(
             mailbox, place, learner=facts.learner, incarnation=facts.incarnation, beat_s=beat_s, lease_s=lease_s
@@ -397,9 +398,7 @@ class Meeting:
 
     async def _stop_probing(self) -> None:
         probing, self._probing = self._probing, None
-        if probing is not None:
-            probing.cancel()
-            await asyncio.gather(probing, return_exceptions=True)
+        await cancelled(probing)
 
     async def _through(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return await self._patience.through(call)

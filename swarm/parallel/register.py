@@ -3,7 +3,7 @@ ended."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal, TypeVar
 
 import msgspec
@@ -180,21 +180,18 @@ async def _listed(mailbox: Mailbox, key: str, type: type[R]) -> R | Literal["bad
     return await read(mailbox, key, type) if key in await mailbox.list(key.removesuffix(keys.RECORD)) else None
 
 
-async def newest(mailbox: Mailbox, place: RunKeys) -> int | None:
-    """The newest generation that anybody has written to; None before the first."""
-    named = [int(name) for name in await mailbox.names(place.generations) if name.isdecimal() and int(name) <= MAX_GENERATION]
-    return max(named, default=None)
+async def generations(mailbox: Mailbox, place: RunKeys) -> list[int]:
+    """That anybody has written to, ascending."""
+    names = await mailbox.names(place.generations)
+    return sorted(int(name) for name in names if name.isdecimal() and int(name) <= MAX_GENERATION)
 
 
-async def plans(mailbox: Mailbox, place: RunKeys) -> Mapping[int, Plan]:
-    """Of all generations that had one: for the history of the run, and for what the next one starts from."""
-    found: dict[int, Plan] = {}
-    for name in await mailbox.names(place.generations):
-        if name.isdecimal() and int(name) <= MAX_GENERATION:
-            plan = await read_plan(mailbox, place, int(name))
-            if isinstance(plan, Plan):
-                found[int(name)] = plan
-    return found
+async def newest_plan(mailbox: Mailbox, place: RunKeys) -> Plan | None:
+    """Of the newest generation that had one: one without wrote nothing that counts."""
+    for generation in reversed(await generations(mailbox, place)):
+        if isinstance(plan := await read_plan(mailbox, place, generation), Plan):
+            return plan
+    return None
 
 
 async def waiting(mailbox: Mailbox, place: RunKeys, generation: int) -> frozenset[str]:
@@ -206,9 +203,10 @@ async def waiting(mailbox: Mailbox, place: RunKeys, generation: int) -> frozense
 async def next_generation(mailbox: Mailbox, place: RunKeys, *, learner: str, incarnation: int) -> int:
     """The generation that this incarnation is to come to: the newest one, or the one after it if that has ended or its plan is
     made without it."""
-    last = await newest(mailbox, place)
-    if last is None:
+    every = await generations(mailbox, place)
+    if not every:
         return 0
+    last = every[-1]
     if await read_end(mailbox, place, last) is not None:
         return last + 1
     plan = await read_plan(mailbox, place, last)

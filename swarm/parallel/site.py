@@ -86,7 +86,7 @@ class Site:
         found = await store.fetch(at, record.adapter, self.home / ADAPTERS)
         text = json.dumps(adapter_config(self.spec, self.places), indent=4, sort_keys=True).encode()
         written(self.adapter_path / "adapter_config.json", lambda path: path.write_bytes(text))
-        numbered = numbered and record.iteration % self.spec.save_every == 0  # not one that a halt left
+        numbered = numbered and self.spec.numbered(record.step)
         names = [f"{record.iteration:07d}_{ADAPTERS}", ADAPTERS] if numbered else [ADAPTERS]
         for name in names:
             written(self.adapter_path / name, lambda path: shutil.copyfile(found, path))

@@ -196,7 +196,7 @@ class Trainer:
             Path(self.plan.adapter_path),
             self.model,
             config=adapter_config(self.spec, _places(self.plan)),
-            iteration=iteration if iteration % self.spec.save_every == 0 else None,
+            iteration=iteration if self.spec.numbered(step) else None,
         )
         self._tell(Saved(step=step, iteration=iteration, checkpoint=str(path), adapter=str(adapter)))
 

@@ -26,10 +26,9 @@ from swarm.mailbox.faults import FaultyMailbox
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
 from swarm.parallel.agent import Agent
 from swarm.parallel.duty import Duty
-from swarm.parallel.register import plans
 from swarm.parallel.site import Site
 from swarm.parallel.store import Store
-from tests.integration.ranks import FakeNetwork, Lan, address
+from tests.integration.ranks import FakeNetwork, Lan, address, all_plans
 from tests.integration.simulation import Machines
 from tests.integration.wrappers import Mortal
 
@@ -85,7 +84,7 @@ class World:
         await self.exchange.control(Control(action=action, by="studio"))
 
     async def plans(self) -> dict[int, Plan]:
-        return dict(await plans(self.mailbox, PLACE))
+        return await all_plans(self.mailbox)
 
     async def checkpoints(self) -> list[tuple[int, int]]:
         """(generation, step) of all that have a record; each is whole."""

@@ -22,7 +22,7 @@ from swarm.mailbox.contract import Mailbox
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
 from swarm.parallel.generations import come
 from swarm.parallel.meeting import Facts, Meeting, Placed
-from swarm.parallel.register import plans
+from swarm.parallel.register import generations, read_plan
 from swarm.tape import BEATS_KEPT
 
 BEAT_S, LEASE_S = 2.0, 8.0
@@ -223,8 +223,10 @@ def restarted(agent: Agent, store: MemoryStore, **changes: Any) -> Agent:
     return Agent(store, agent.lan, agent.name, **again)
 
 
-async def all_plans(store: MemoryStore) -> dict[int, Plan]:
-    return dict(await plans(MemoryMailbox(store), PLACE))
+async def all_plans(mailbox: Mailbox) -> dict[int, Plan]:
+    """By generation."""
+    found = [await read_plan(mailbox, PLACE, generation) for generation in await generations(mailbox, PLACE)]
+    return {plan.generation: plan for plan in found if isinstance(plan, Plan)}
 
 
 def told(agent: Agent) -> str:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from swarm.core.errors import Dropped, JobStopped, MailboxFull, Superseded, WorkerFailed
 from swarm.core.events import Ended, GenerationOver, JobSaved, Paused, RankPlaced, ShareBack, ShareLost, Trouble
 from swarm.core.lines import encode
-from swarm.core.meeting import start_before, start_of
+from swarm.core.meeting import start_after, start_before
 from swarm.core.rankjob import RankEnded, Reported, Saved
 from swarm.core.ranks import CheckpointAt, GenerationEnd, Plan, Seat
 from swarm.core.records import Beat, Control
@@ -185,12 +185,12 @@ def test_what_is_gone_back_to() -> None:
     seats = (Seat(learner="a", incarnation=1, address="10.0.0.1", port=21_000),)
     first = Plan(generation=0, leader="a", seats=seats, backend="ring", seed=0)
     then = Plan(generation=3, leader="a", seats=seats, backend="ring", seed=0, start=CheckpointAt(generation=0, step=20))
-    plans, at = {0: first, 3: then}, CheckpointAt(generation=3, step=30)
-    assert start_before(at, plans, [20, 25, 30, 40]) == CheckpointAt(generation=3, step=25)
-    assert start_before(at, plans, [10, 40]) == then.start
-    assert start_before(CheckpointAt(generation=0, step=20), plans, [10, 30]) == CheckpointAt(generation=0, step=10)
-    assert start_before(CheckpointAt(generation=0, step=20), plans, []) is None
-    assert start_before(CheckpointAt(generation=2, step=20), plans, []) is None
+    at = CheckpointAt(generation=3, step=30)
+    assert start_before(at, then, [20, 25, 30, 40]) == CheckpointAt(generation=3, step=25)
+    assert start_before(at, then, [10, 40]) == then.start
+    assert start_before(CheckpointAt(generation=0, step=20), first, [10, 30]) == CheckpointAt(generation=0, step=10)
+    assert start_before(CheckpointAt(generation=0, step=20), first, []) is None
+    assert start_before(CheckpointAt(generation=2, step=20), None, []) is None
 
 
 class Turns(Wrapped):
@@ -239,7 +239,7 @@ def test_an_old_generation_takes_nothing_from_a_later_one(schedule: list[int]) -
         async def regroup(box: Mailbox) -> None:
             end = GenerationEnd(generation=0, ending="lost", by="b")
             await Register(box, PLACE, 0).finish(end)
-            at = start_of(plans, {0: await Store(box, PLACE).steps(0)})
+            at = start_after(plans[0], await Store(box, PLACE).steps(0))
             plans[1] = Plan(generation=1, leader="b", seats=seats, backend="ring", seed=0, start=at)
             await Register(box, PLACE, 1).propose(plans[1])
             first_step = 0 if at is None else at.step

@@ -56,7 +56,7 @@ def test_all_that_come_run_by_one_plan(count: int) -> None:
         assert await asyncio.gather(*tasks) == ["running"] * count
         plan = check(*world.agents.values())
         assert [seat.learner for seat in plan.seats] == sorted(NAMES[:count])
-        assert list(await all_plans(world.store)) == [0]
+        assert list(await all_plans(MemoryMailbox(world.store))) == [0]
         assert plan.refused == ()
 
     virtually(main())
@@ -82,7 +82,7 @@ def test_one_that_is_a_minute_late_is_waited_for_if_it_is_needed() -> None:
         await asyncio.sleep(60.0)
         assert told(world.agents["air"]) == "waiting for 1 more machine"
         assert await asyncio.gather(*tasks, *world.start("pro")) == ["running"] * 3
-        assert list(await all_plans(world.store)) == [0]
+        assert list(await all_plans(MemoryMailbox(world.store))) == [0]
         check(*world.agents.values())
 
     virtually(main())
@@ -206,7 +206,10 @@ def test_a_port_that_another_program_holds_is_passed_over(where: str) -> None:
             await register.look()
             assert register.end is not None
             assert register.end.reason.startswith("air: port ")
-            assert all(a.port != b.port for a, b in zip((await all_plans(world.store))[0].seats, plan.seats, strict=True))
+            assert all(
+                a.port != b.port
+                for a, b in zip((await all_plans(MemoryMailbox(world.store)))[0].seats, plan.seats, strict=True)
+            )
 
     virtually(main())
 
@@ -471,7 +474,7 @@ def test_one_that_sleeps_is_not_waited_for_and_comes_back_to_the_next_generation
         world = World(world_size_min=2)
         box = Stopped(MemoryMailbox(world.store))
         tasks = [world.start("air", wrap=lambda own: box)[0], *world.start("mini", "pro")]
-        while not await all_plans(world.store):  # noqa: ASYNC110
+        while not await all_plans(MemoryMailbox(world.store)):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
         box.runs.clear()  # after the plan, before it is ready
         assert await asyncio.gather(*tasks[1:]) == ["running"] * 2
@@ -517,7 +520,7 @@ async def one_killed(victim: str, at: int, when: When) -> None:
     assert await asyncio.gather(*tasks.values()) == ["running"] * 2, box.last
     assert loop.time() - died_s < 3 * LEASE_S + TERMS.gather_s + TERMS.probe_s + 20.0, box.last
     plan = check(*(world.agents[name] for name in tasks), all_of_it=False)
-    assert plan == max((await all_plans(world.store)).items())[1], box.last
+    assert plan == max((await all_plans(MemoryMailbox(world.store))).items())[1], box.last
     if victim in [seat.learner for seat in plan.seats]:  # killed when all ranks had started: for the ranks' watchers to see
         assert box.last[1].startswith((PLACE.marks(0, "started"), PLACE.beats, PLACE.generation(0))), box.last
         assert plan.generation == 0
@@ -532,7 +535,7 @@ def baseline() -> tuple[str, dict[str, int]]:
         world = World()
         boxes = {name: Mortal(MemoryMailbox(world.store), at=-1, when="before") for name in NAMES[:3]}
         await asyncio.gather(*(world.start(name, wrap=lambda own, name=name: boxes[name])[0] for name in NAMES[:3]))
-        return (await all_plans(world.store))[0].leader, {name: box.calls for name, box in boxes.items()}
+        return (await all_plans(MemoryMailbox(world.store)))[0].leader, {name: box.calls for name, box in boxes.items()}
 
     return virtually(main())
 

@@ -210,3 +210,14 @@ def test_nested_options_are_not_single_values() -> None:
     names = {option.name for option in options(FineTune)}
     assert names == fields().keys() - {"optimizer_config", "lora_parameters", "lr_schedule"}
     assert all(option.help for option in options(FineTune))
+
+
+def test_an_adapter_has_a_name_of_its_own_wherever_another_save_follows() -> None:
+    # Steps of 4 iterations: none of them ends at a multiple of 10, and each that is saved keeps its file all the same.
+    config = FineTune(iters=50, save_every=10, grad_accumulation_steps=4)
+    saved = [step + 1 for step in range(config.steps) if config.due(config.save_every, step)]
+    assert [config.iterations(steps) for steps in saved] == [12, 20, 32, 40, 50]
+    assert all(config.numbered(steps) for steps in saved)
+    assert not config.numbered(0)
+    assert not config.numbered(1)  # as a halt may leave
+    assert not FineTune(iters=45, save_every=10).numbered(45)
