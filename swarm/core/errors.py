@@ -14,6 +14,7 @@ SwarmError
 │   ├── Dropped                 somebody removed this learner from the run: stop
 │   ├── RunEnded                the run was stopped or has all its rounds
 │   ├── RankLost                another learner trains this one's slice of the data now
+│   ├── RunSigned               the run is signed, and this machine has no passphrase, or another one
 │   ├── RanksTaken              every slice of the data is held by a live learner
 │   └── BarrierBroken           not everybody came: the time is over, or one of them is gone
 ├── MailboxError
@@ -23,7 +24,10 @@ SwarmError
 │   ├── MailboxMoved            another mailbox than before: stop
 │   │   └── MailboxAway         no mailbox there now: mounted again, it may be back
 │   └── MailboxCorrupt          an object that is not what its key promises
+│       └── RecordForged        a record without a signature that this swarm's passphrase gives
 ├── RecordError                 a record that cannot be decoded; also a ValueError
+├── AdvertError                 what came from the network is no advert; also a ValueError
+├── PassphraseError             the file with the swarm's passphrase cannot be used: says why
 ├── PayloadError                a payload that must not be used
 │   ├── PayloadCorrupt          its bytes do not have the promised SHA-256
 │   ├── PayloadMissing          gone: start over from the newest record
@@ -129,6 +133,10 @@ class RankLost(RunError):
         super().__init__(f"rank {rank} is held by {holder} now: this learner was not heard of for a lease")
 
 
+class RunSigned(RunError):
+    pass
+
+
 class RanksTaken(RunError):
     pass
 
@@ -167,6 +175,18 @@ WAITED_OUT = (MailboxUnavailable, MailboxFull, MailboxReadOnly, MailboxAway)
 
 class MailboxCorrupt(MailboxError):
     pass
+
+
+class RecordForged(MailboxCorrupt):
+    pass
+
+
+class AdvertError(SwarmError, ValueError):
+    pass
+
+
+class PassphraseError(SwarmError):
+    exit_code = 2
 
 
 class RecordError(SwarmError, ValueError):

@@ -146,12 +146,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     replay: str = ""  # of a seeded FedAvg: what equal bytes hang on where it was made, for people and for comparison
     base: DataRef | None = None  # the file that Θ⁰, or the adapter, was read from; None: freshly initialised
     model: ModelRef | None = None  # what is fine-tuned
+    share: str = ""  # URL of the share that holds the mailbox, smb://nas/swarm: for machines that have not mounted it
 
     def __post_init__(self) -> None:
         _check_files(self.files)
         if not is_run_id(self.run):
             raise ValueError(f"run must be 4 to 32 of a-z and 0-9, got {self.run!r:.100}")
         check_name("name", self.name)
+        if self.share:
+            check_name("share", self.share)
         check_fields(self, rounds=("eval_every", "checkpoint_every", "checkpoints_kept"))
         if self.rounds is not None and not 1 <= self.rounds <= MAX_ROUND:
             raise ValueError(f"rounds must be 1 to {MAX_ROUND}, got {self.rounds}")

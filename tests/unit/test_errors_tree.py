@@ -51,17 +51,17 @@ def test_every_line_says_what_it_is_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "code"), [("UsageError", 2), ("NothingToJoin", 3), ("DeviceUnavailable", 2), ("GroupBroken", 75)]
+    ("name", "code"), [("UsageError", 2), ("NothingToJoin", 3), ("DeviceUnavailable", 2), ("GroupBroken", 75), ("PassphraseError", 2)]
 )
 def test_exit_codes_that_are_not_1(name: str, code: int) -> None:
     assert getattr(errors, name).exit_code == code
     others = [value for other in existing() if (value := getattr(errors, other)).exit_code != 1]
-    assert len(others) == 4
+    assert len(others) == 5
 
 
 def test_what_is_a_value_error_too() -> None:
     also = {name for name in existing() if issubclass(getattr(errors, name), ValueError)}
-    assert also == {"InvalidKey", "RecordError", "HeaderError"}
+    assert also == {"InvalidKey", "RecordError", "HeaderError", "AdvertError"}
 
 
 def test_messages_name_what_differs() -> None:

@@ -1,0 +1,63 @@
+"""The swarm's passphrase, and what it signs: records, and what machines tell the network (FORMAT.md, "Signatures").
+
+Whoever knows the passphrase belongs to the swarm. It is stretched once, by scrypt, and each use has a key of its own, so that
+no use can be taken for another one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+
+SIGNATURE_DIGITS = 64  # of HMAC-SHA-256, in lower-case hex
+TAG_DIGITS = 16  # of an advert's: it has little room, and is a hint
+_SALT = b"homeswarm passphrase 1"  # the same everywhere: machines meet before there is a place to keep another one
+
+
+class SwarmKey:
+    """What a passphrase gives. Two machines with the same one have the same `fingerprint`."""
+
+    def __init__(self, master: bytes) -> None:
+        """`master`: 32 bytes, of `stretched`."""
+        if len(master) != 32:
+            raise ValueError(f"a swarm's key must be 32 bytes, got {len(master)}")
+        self._records, self._adverts = (_derived(master, use) for use in (b"records", b"adverts"))
+        self.fingerprint = _derived(master, b"fingerprint").hex()[:8]
+        """Tells whether two machines have the same key; the key does not follow from it."""
+
+    def signature(self, run: str, key: str, body: bytes) -> str:
+        """Of the record with `body`, its first line, that stands under `key` in `run`."""
+        return _mac(self._records, run.encode(), key.encode(), body).hexdigest()
+
+    def verifies(self, signature: str | None, *, run: str, key: str, body: bytes) -> bool:
+        """Whether somebody who knows the passphrase wrote that body for that run and place."""
+        return signature is not None and _same(signature, self.signature(run, key, body))
+
+    def tag(self, *told: str) -> str:
+        """What an advert that says `told` carries: a machine of another swarm cannot make it."""
+        return _mac(self._adverts, *(text.encode() for text in told)).hexdigest()[:TAG_DIGITS]
+
+    def tagged(self, tag: str, *told: str) -> bool:
+        return _same(tag, self.tag(*told))
+
+
+def stretched(passphrase: str) -> bytes:
+    """The 32 bytes that a passphrase stands for. Takes about a tenth of a second, and 32 MiB, so that guessing is slow."""
+    return hashlib.scrypt(passphrase.encode(), salt=_SALT, n=1 << 15, r=8, p=1, maxmem=64 << 20, dklen=32)
+
+
+def _derived(master: bytes, use: bytes) -> bytes:
+    return hmac.new(master, use, hashlib.sha256).digest()
+
+
+def _mac(key: bytes, *parts: bytes) -> hmac.HMAC:
+    """Over parts of any content: each comes with its length, so that no two lists of parts are one text."""
+    mac = hmac.new(key, digestmod=hashlib.sha256)
+    for part in parts:
+        mac.update(len(part).to_bytes(8, "big"))
+        mac.update(part)
+    return mac
+
+
+def _same(text: str, other: str) -> bool:
+    return hmac.compare_digest(text.encode(errors="replace"), other.encode())
