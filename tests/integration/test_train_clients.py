@@ -177,8 +177,11 @@ def test_a_client_whose_gradient_is_not_finite_counts_for_nothing(framework: str
 def test_what_cannot_be_dealt_out_is_told_before_a_run_is_made(framework: str) -> None:
     learner = build(framework)
     odd = FedAvg(clients=10, per_round=1, partition="by-label:11")
-    with pytest.raises(UsageError, match="by-label:11: the samples have 10 labels"):
-        check_new(learner, odd, task="lenet5", seed=SEED, trains=True)
+    for trains in (True, False):
+        with pytest.raises(UsageError, match="by-label:11: the samples have 10 labels"):
+            check_new(learner, odd, task="lenet5", seed=SEED, trains=trains)
+    check_new(learner, FedAvg(native={"foo": 1}), task="lenet5", seed=SEED, trains=False)  # others may have such a thing
+    check_new(learner, FedAvg(private=True), task="lenet5", seed=SEED, trains=False)  # who comes brings data
     task = registry.get("mlp")
     regression = task.build(framework=framework, device="cpu", options={}, data=[], data_path=None, seed=0)
     for trains in (True, False):
