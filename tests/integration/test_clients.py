@@ -72,6 +72,24 @@ def test_one_learner_alone_trains_all_sampled_clients() -> None:
     assert len(learner.trained) == 4 * 3
 
 
+def test_a_learner_claims_one_client_at_a_time() -> None:
+    async def scenario() -> set[int]:
+        store, machines = MemoryStore(), Machines()
+        manifest = await new_run(store, federation(), rounds=1)
+        learner = ClientLearner(store, manifest, "a", machines, step_s=1.0)
+        life, ahead = asyncio.create_task(learner.live()), set()
+        while not life.done():
+            claims = sum("/clients/0000000000/" in key for key in store.objects)
+            reported = sum("/snapshots/0000000000/" in key and key.endswith(".json") for key in store.objects)
+            if not any("/rounds/" in key and "/blobs/" not in key for key in store.objects):
+                ahead.add(claims - reported)
+            await asyncio.sleep(0.05)
+        assert len(learner.trained) == 3
+        return ahead
+
+    assert virtually(scenario()) == {0, 1}
+
+
 def test_parameters_are_the_same_bytes_however_many_learners_train() -> None:
     (one,), _ = virtually(run_of("a"))
     many, tape = virtually(run_of("abcd"))
