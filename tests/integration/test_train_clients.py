@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load
 
 from swarm.core.clients import client_id, sampled
 from swarm.core.errors import NotFinite, UsageError
@@ -24,6 +25,7 @@ from swarm.tasks.lenet5 import places
 from tests.integration.simulation import new_run
 
 ROUNDS, SEED = 2, 17
+MLP = {"model": "mlp"}
 FAST = {"beat_s": 0.05, "lease_s": 2.0}
 SPEC = FedAvg(clients=4, per_round=3, partition="dirichlet:1", batch_size=64, lr=0.1, training_seed=29, **FAST)
 
@@ -48,21 +50,20 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def build(framework: str, *, data: Path | None = None, private: bool = False) -> Any:
+def build(framework: str, *, data: Path | None = None, private: bool = False, options: Mapping[str, str] = MLP) -> Any:
     task = registry.get("lenet5")
-    how: dict[str, Any] = {"options": task.options({"model": "mlp"}), "data": task.data(None), "data_path": data, "seed": SEED}
-    return registry.build(task, framework=framework, device="cpu", private=private, **how)
+    how: dict[str, Any] = {"options": task.options(options), "data": task.data(None), "data_path": data, "seed": SEED}
+    return registry.build(task, framework=framework, device="cpu", private=private, buffers=True, **how)
 
 
 class Run:
     """A run of the digits in a mailbox of its own."""
 
-    def __init__(self, spec: FedAvg, framework: str) -> None:
+    def __init__(self, spec: FedAvg, framework: str, *, learner: Any = None, **fields: Any) -> None:
         self.store, self.events = MemoryStore(), list[WorkerEvent]()
-        adapter = build(framework).adapter
-        self.manifest: Manifest = asyncio.run(
-            new_run(self.store, spec, adapter=adapter, task=TaskRef(name="lenet5"), rounds=ROUNDS, seed=SEED)
-        )
+        adapter = (learner or build(framework)).adapter
+        described = {"task": TaskRef(name="lenet5"), "rounds": ROUNDS, "seed": SEED} | fields
+        self.manifest: Manifest = asyncio.run(new_run(self.store, spec, adapter=adapter, **described))
 
     def train(self, learner: Any, name: str = "a", *, leaves_after: int | None = None) -> None:
         """To the end of the run, or of so many clients."""
@@ -142,6 +143,21 @@ def test_learners_that_come_and_go_come_to_the_bytes_of_one(framework: str) -> N
     (alone, _), (together, _) = one.read(), many.read()
     assert [record.theta.sha256 for record in together] == [record.theta.sha256 for record in alone]
     assert [{p.learner for p in record.participants} for record in together] == [{"a", "b"}, {"b", "c"}]
+
+
+def test_checkpoints_are_whole_models_in_safetensors(framework: str) -> None:
+    """Running statistics included, which any reader of the format finds under the canonical names."""
+    learner = build(framework, options={"norm": "batch"})
+    spec = FedAvg(clients=60, per_round=1, outer="fedavgm", lr=0.05, training_seed=29, **FAST)
+    run = Run(spec, framework, learner=learner, checkpoint_every=1)
+    run.train(learner)
+    kept = {key: data for key, data in run.store.objects.items() if "/blobs/checkpoints/" in key}
+    assert len(kept) == ROUNDS
+    last = load(kept[max(kept)])
+    assert set(last) == {tensor.name for tensor in run.manifest.tensors} >= {"norm1.running_var", "conv1.weight"}
+    for name, array in learner.adapter.snapshot().items():  # a learner ends with what was committed
+        np.testing.assert_array_equal(last[name], array)
+    assert (last["norm1.running_var"] > 0).all()
 
 
 def test_of_a_private_client_nothing_is_told_but_its_samples(framework: str, tmp_path: Path) -> None:
