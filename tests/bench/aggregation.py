@@ -13,8 +13,9 @@ JSON. A ratio is good to a tenth or so where other programs compete for the core
 Measured on two cores that were shared by others:
 
               clients        memory      CPU  at least  ratio
-    mean          100  2.50 x 20 MB   3.38 s    3.28 s   1.03
-    median         16  3.12 x 20 MB   1.64 s    0.50 s   3.26
+    mean          100  2.51 x 20 MB   2.88 s    2.90 s   0.99
+    fedadam        16  2.69 x 20 MB   0.75 s    0.54 s   1.40
+    median         16  3.02 x 20 MB   1.31 s    0.56 s   2.33
 """
 
 from __future__ import annotations
