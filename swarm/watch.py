@@ -27,8 +27,8 @@ from swarm.core.specs import FedAvg
 from swarm.core.state import RunState
 from swarm.host import settings
 from swarm.host.identity import Identity, holder, identity, process_gone
+from swarm.host.opening import mailbox_at
 from swarm.launcher import Job, jobs
-from swarm.mailbox import open_mailbox
 from swarm.mailbox.contract import Mailbox
 from swarm.manifests import read_manifest, run_ids
 from swarm.parallel.history import JobTape
@@ -74,7 +74,7 @@ class RunWatch:
         `state.lost`, never an exception. Raises RunNotFound, FormatMismatch."""
         if self._polling is None:
             if self._mailbox is None:
-                self._mailbox = open_mailbox(self._location)
+                self._mailbox = mailbox_at(self._location)
             self._polling = asyncio.create_task(self._read(self._mailbox))
         assert self._mailbox is not None
         if not await finished(self._polling, self._mailbox):  # it stays under way: a share that hangs gets one call at a time
@@ -234,7 +234,7 @@ class _MailboxWatch:
     async def poll(self) -> MailboxView:
         try:
             if self._mailbox is None:
-                self._mailbox = open_mailbox(self._location)
+                self._mailbox = mailbox_at(self._location)
             if self._listing is None:
                 self._listing = asyncio.create_task(self._list(self._mailbox))
             if not await finished(self._listing, self._mailbox):

@@ -19,7 +19,7 @@ from swarm.core.rankview import spec_of
 from swarm.core.sentences import plain
 from swarm.core.state import RunState
 from swarm.host import settings
-from swarm.mailbox import open_mailbox
+from swarm.host.opening import mailbox_at
 from swarm.mailbox.contract import Mailbox
 from swarm.mailbox.waiting import in_time
 from swarm.manifests import read_manifest, run_ids
@@ -35,7 +35,7 @@ def settings_faults() -> tuple[str, ...]:
 
 async def opened(location: str) -> Mailbox:
     """The mailbox there. Raises MailboxUnavailable when it does not answer in time, MailboxMoved when there is none."""
-    mailbox = open_mailbox(location)
+    mailbox = mailbox_at(location)
     try:
         await in_time(mailbox, mailbox.open())
     except MailboxMoved as error:

@@ -16,8 +16,9 @@ from swarm.core.naming import run_id_of
 from swarm.core.options import differences
 from swarm.core.specs import Algorithm
 from swarm.exchange import create_run
+from swarm.host.opening import mailbox_at
 from swarm.host.settings import mailbox_location
-from swarm.mailbox import init_mailbox, open_mailbox
+from swarm.mailbox import init_mailbox
 from swarm.mailbox.contract import Mailbox
 from swarm.mailbox.waiting import in_time
 from swarm.manifests import manifest_sha256, read_manifest, run_ids
@@ -51,7 +52,7 @@ async def opened(place: Place, *, create: bool = False) -> Mailbox:
         await in_time(place, place.open())
         return place
     location = mailbox_location(None if place is None else str(place))
-    mailbox = open_mailbox(location)
+    mailbox = mailbox_at(location)
     try:
         await in_time(mailbox, mailbox.open())
     except MailboxAway as error:
