@@ -34,7 +34,7 @@ from swarm.core.specs import Algorithm, DiLoCo, FedAvg
 from swarm.host import paths
 from swarm.host.identity import Identity, holder, identity, note_process, process_alive, process_gone
 from swarm.host.opening import mailbox_at
-from swarm.manifests import manifest_sha256, read_manifest, run_ids
+from swarm.manifests import manifest_sha256, read_manifest, read_to_write, run_ids
 
 if TYPE_CHECKING:
     from swarm.mailbox.contract import Mailbox
@@ -102,7 +102,7 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
     asyncio.run(mailbox.open())
     trainable: Trainable | None = None
     if order.create is None:
-        manifest = asyncio.run(read_manifest(mailbox, order.run))
+        manifest = asyncio.run(read_to_write(mailbox, order.run))
     else:
         if isinstance(order.create.algorithm, FineTune):
             from swarm.parallel.job import make

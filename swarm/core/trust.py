@@ -58,6 +58,39 @@ class Forged(msgspec.Struct, frozen=True):
         return Forged({**self.kinds, kind: self.kinds.get(kind, 0) + 1}, key)
 
 
+class Trust(msgspec.Struct, frozen=True):
+    """What is known of who wrote a run's records."""
+
+    signed: bool = False
+    fingerprint: str = ""  # of this machine's passphrase, with which the run is signed; '' on a machine that has none
+    forged: Forged = Forged()
+
+    @property
+    def word(self) -> str:
+        """'open', 'signed 1a2b3c4d', or 'signed' on a machine that cannot tell by whom."""
+        return f"signed {self.fingerprint}".rstrip() if self.signed else "open"
+
+    @property
+    def ignored(self) -> str:
+        """'2 forged records ignored, newest: KEY', in which KEY may be anybody's; '' if there are none."""
+        n = self.forged.count
+        return f"{n} forged record{'s' if n > 1 else ''} ignored, newest: {self.forged.newest}" if n else ""
+
+
+class Foreign(msgspec.Struct, frozen=True):
+    """Runs of a mailbox that a machine with a passphrase has no part in."""
+
+    unsigned: int = 0
+    otherwise: int = 0  # signed with another passphrase
+
+    @property
+    def words(self) -> str:
+        """'2 unsigned runs ignored'; '' if there are none."""
+        each = ((self.unsigned, "unsigned run", ""), (self.otherwise, "run", " of another passphrase"))
+        said = [f"{n} {noun}{'s' if n > 1 else ''}{of} ignored" for n, noun, of in each if n]
+        return ", ".join(said)
+
+
 _KINDS = {
     "rounds": "round",
     "snapshots": "snapshot",

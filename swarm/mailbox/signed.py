@@ -17,7 +17,7 @@ from swarm.core.trust import Forged, SwarmKey, is_signed_key
 from swarm.mailbox.contract import KeyOf, Mailbox, Source, check_put_key, check_record_key
 from swarm.mailbox.disk import as_bytes, writable
 
-MAX_REMEMBERED = 10_000  # forged records and their runs; what is met again counts once
+MAX_REMEMBERED = 10_000  # records that were forged, or genuine, and runs; what is met again counts once
 
 
 class SignedMailbox:
@@ -30,12 +30,24 @@ class SignedMailbox:
     def __init__(self, inner: Mailbox, key: SwarmKey) -> None:
         self.inner, self.key = inner, key
         self.location = inner.location
-        self._met: OrderedDict[str, None] = OrderedDict()
+        self._met: OrderedDict[str, None] = OrderedDict()  # keys of forged records
+        self._genuine: OrderedDict[str, None] = OrderedDict()  # keys that were asked about, and are
         self._forged: OrderedDict[str, Forged] = OrderedDict()  # by run
 
     def forged(self, run: str) -> Forged:
         """The records of `run` that were refused so far."""
         return self._forged.get(run, Forged())
+
+    async def is_genuine(self, key: str) -> bool:
+        """Whether the record under `key`, of which nothing is wanted but that it is there, is the swarm's."""
+        if key not in self._genuine:
+            try:
+                if await self.read(key) is None:
+                    return False
+            except RecordForged:
+                return False
+            _remember(self._genuine, key)
+        return True
 
     async def open(self) -> str:
         return await self.inner.open()
@@ -108,11 +120,21 @@ class SignedMailbox:
         if key not in self._met:
             run = _run(key)
             self._forged[run] = self._forged.pop(run, Forged()).and_one(key)
-            self._met[key] = None
-            for memory in (self._met, self._forged):
-                if len(memory) > MAX_REMEMBERED:
-                    memory.popitem(last=False)
+            if len(self._forged) > MAX_REMEMBERED:
+                self._forged.popitem(last=False)
+            _remember(self._met, key)
         return RecordForged(key, unsigned=unsigned, fingerprint=self.key.fingerprint)
+
+
+async def is_genuine(mailbox: Mailbox, key: str) -> bool:
+    """Whether the record that was listed under `key` counts: in an open swarm each does, in a signed one what is signed."""
+    return not isinstance(mailbox, SignedMailbox) or await mailbox.is_genuine(key)
+
+
+def _remember(memory: OrderedDict[str, None], key: str) -> None:
+    memory[key] = None
+    if len(memory) > MAX_REMEMBERED:
+        memory.popitem(last=False)
 
 
 def _unsigned_key(key: str) -> str:
