@@ -168,7 +168,7 @@ def _trust(state: RunState, *, short: bool) -> Piece:
     if state.manifest is None:
         return ("", "")
     word = state.trust.word
-    return (f"{word.split()[0] if short else word}  ", "good" if state.trust.signed else "dim")
+    return (f" {word.split()[0] if short else word}  ", "good" if state.trust.signed else "dim")
 
 
 def _share(shown: RunShown) -> Piece:
