@@ -6,6 +6,7 @@ Nothing here imports numpy or a framework: whatever touches tensors runs in a wo
 from __future__ import annotations
 
 from swarm import __version__
+from swarm.advertising import discovers
 from swarm.api.finding import (
     check_joinable,
     checkpoints,
@@ -56,7 +57,7 @@ from swarm.host.crash import note_crash
 from swarm.host.settings import mailbox_location
 from swarm.launcher import Job, jobs
 from swarm.learners.devices import installed_frameworks
-from swarm.neighbours import Neighbourhood
+from swarm.neighbours import Neighbourhood, look_around
 from swarm.watch import Home, HomeWatch, MailboxView, RunWatch, known_mailboxes
 
 __all__ = [
@@ -108,6 +109,7 @@ __all__ = [
     "checked",
     "checkpoints",
     "confusion_lines",
+    "discovers",
     "drop_learner",
     "expected",
     "extend_run",
@@ -126,6 +128,7 @@ __all__ = [
     "live_learners",
     "log_tail",
     "longest_s",
+    "look_around",
     "mailbox_location",
     "mean_metrics",
     "nested_history",

@@ -37,13 +37,31 @@ class Host:
 
     def neighbour(self, *arguments: str, home: Path | None = None) -> Neighbour:
         """A process of swarm in this host. `home`: its state folder; by default the host's own."""
+        env = self.env if home is None else {**self.env, "SWARM_STATE_DIR": str(home)}
+        command = [*self.inside, sys.executable, str(PROGRAM), self.name, *arguments]
+        process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.lan.started.append(process)
+        return Neighbour(process)
+
+    @property
+    def inside(self) -> list[str]:
+        return ["ip", "netns", "exec", self.space]
+
+    @property
+    def env(self) -> dict[str, str]:
         env = {**os.environ, "SWARM_DISCOVERY": "1", "SWARM_CONFIG": str(self.place / "settings.toml")}
-        env["SWARM_STATE_DIR"] = str(home or self.place / "state")
-        env["PYTHONPATH"] = os.pathsep.join(sys.path)
-        command = ["ip", "netns", "exec", self.space, sys.executable, str(PROGRAM), self.name, *arguments]
-        found = Neighbour(subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
-        self.lan.started.append(found)
-        return found
+        return env | {"SWARM_STATE_DIR": str(self.place / "state"), "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    def swarm(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """A command, to its end."""
+        command = [*self.inside, sys.executable, "-m", "swarm", *arguments]
+        return subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=HANG_S, check=True)
+
+    def swarm_started(self, *arguments: str) -> subprocess.Popen[bytes]:
+        command = [*self.inside, sys.executable, "-m", "swarm", *arguments]
+        process = subprocess.Popen(command, env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        self.lan.started.append(process)
+        return process
 
 
 class Neighbour:
@@ -90,7 +108,7 @@ class Lan:
     def __init__(self, prefix: str, place: Path) -> None:
         self.prefix, self.place = prefix, place
         self.hosts: list[Host] = []
-        self.started: list[Neighbour] = []
+        self.started: list[subprocess.Popen[bytes]] = []
         self.switch = f"{prefix}-lan"
 
     def host(self, name: str, *, v4: bool = True, v6: bool = True) -> Host:
@@ -133,10 +151,10 @@ def lan(place: Path) -> Iterator[Lan]:
         yield found
     finally:
         for each in found.started:
-            if each.process.poll() is None:
-                each.process.kill()
-                each.process.wait(HANG_S)
-            for pipe in (each.process.stdin, each.process.stdout):
+            if each.poll() is None:
+                each.kill()
+                each.wait(HANG_S)
+            for pipe in (each.stdin, each.stdout):
                 if pipe is not None:
                     with contextlib.suppress(OSError):
                         pipe.close()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.process.hosts import Lan, lan, others, peer, run
+from tests.process.hosts import HANG_S, Lan, lan, others, peer, run
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
 
@@ -145,3 +147,39 @@ def test_an_interface_that_is_named_is_the_only_one(net: Lan) -> None:
     assert seen.peers[0].itself
     assert c.until(lambda seen: seen.peers and seen.peers[0].how).peers[0].itself
     assert not others(c.seen)
+
+
+def test_people_see_machines_and_runs_by_commands(net: Lan) -> None:
+    studio, mbp = net.host("studio"), net.host("mbp")
+    a = studio.neighbour("--state", "training", "--run", "kx7k2m")
+    a.until(lambda seen: seen.peers and seen.peers[0].how)
+    found = mbp.swarm("peers", "--json")
+    told = {each["name"]: each for each in map(json.loads, found.stdout.splitlines())}
+    assert told["studio"]["state"] == "training"
+    assert told["studio"]["how"] == ["network"]
+    assert told["studio"]["reached_ms"] > 0
+    assert "tag" not in told["studio"]
+    (run,) = map(json.loads, mbp.swarm("runs", "--json").stdout.splitlines())
+    assert (run["run"], run["name"], run["peers"], run["location"]) == ("kx7k2m", "tiny-lm", ["studio"], None)
+    shown = mbp.swarm("runs")
+    assert "mailbox not mounted here" in shown.stdout
+    assert "network (studio)" in shown.stdout
+    shown = mbp.swarm("peers", "--peer", "10.77.0.99")
+    assert shown.stdout.splitlines()[1].split()[:3] == ["studio", "training", "CPU"]
+    assert "10.77.0.99: " in shown.stderr
+
+
+def test_peers_are_watched_as_they_come_and_go(net: Lan) -> None:
+    watching = net.host("mbp").swarm_started("peers", "--watch")
+    assert watching.stdout is not None
+    assert watching.stdout.readline().startswith(b"NAME")
+    assert b"*" in watching.stdout.readline()
+    a = net.host("studio").neighbour()
+    assert b"studio: here, watching, 10.77.0.2" in watching.stdout.readline()
+    a.until(lambda seen: any(p.sees_us for p in seen.peers))
+    a.close()
+    lines = [watching.stdout.readline()]
+    while b"gone" not in lines[-1]:
+        lines.append(watching.stdout.readline())
+    watching.send_signal(signal.SIGINT)
+    assert watching.wait(HANG_S) == 130
