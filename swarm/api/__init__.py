@@ -6,6 +6,7 @@ Nothing here imports numpy or a framework: whatever touches tensors runs in a wo
 from __future__ import annotations
 
 from swarm import __version__
+from swarm.advertising import discovers
 from swarm.api.finding import (
     check_joinable,
     checkpoints,
@@ -35,6 +36,7 @@ from swarm.api.steering import (
     start_join,
     stop_run,
 )
+from swarm.core.adverts import PeerAdvert, PeerState, RunAdvert
 from swarm.core.errors import MailboxError, NothingToJoin, RunNotFound, SwarmError, UsageError
 from swarm.core.events import ORDINARY
 from swarm.core.finetune import FineTune
@@ -49,12 +51,14 @@ from swarm.core.rankview import OPEN_RING, Checked, Progress, RankView, checked,
 from swarm.core.records import Beat, EvalRecord, LearnerRecord, Participant, Rejected, RoundRecord, Snapshot
 from swarm.core.sentences import norms, refusal, trained
 from swarm.core.sentences import settings as settings_words
+from swarm.core.sightings import SeenPeer, SeenRun, Sightings
 from swarm.core.specs import Algorithm, DiLoCo, FedAvg
 from swarm.core.state import LearnerView, RunState, participants, rejections, train_loss
 from swarm.host.crash import note_crash
 from swarm.host.settings import mailbox_location
 from swarm.launcher import Job, jobs
 from swarm.learners.devices import installed_frameworks
+from swarm.neighbours import Neighbourhood, look_around
 from swarm.watch import Home, HomeWatch, MailboxView, RunWatch, known_mailboxes
 
 __all__ = [
@@ -79,15 +83,22 @@ __all__ = [
     "MailboxError",
     "MailboxView",
     "Manifest",
+    "Neighbourhood",
     "NothingToJoin",
     "Participant",
+    "PeerAdvert",
+    "PeerState",
     "Progress",
     "RankView",
     "Rejected",
     "RoundRecord",
+    "RunAdvert",
     "RunNotFound",
     "RunState",
     "RunWatch",
+    "SeenPeer",
+    "SeenRun",
+    "Sightings",
     "Snapshot",
     "SwarmError",
     "TrainPoint",
@@ -99,6 +110,7 @@ __all__ = [
     "checked",
     "checkpoints",
     "confusion_lines",
+    "discovers",
     "drop_learner",
     "expected",
     "extend_run",
@@ -117,6 +129,7 @@ __all__ = [
     "live_learners",
     "log_tail",
     "longest_s",
+    "look_around",
     "mailbox_location",
     "mean_metrics",
     "nested_history",
