@@ -45,7 +45,7 @@ from swarm.core.participation import ClientView, accuracy, confusion_lines, expe
 from swarm.core.ranks import EvalPoint, Link, TrainPoint
 from swarm.core.rankstate import Generation
 from swarm.core.rankview import OPEN_RING, Checked, Progress, RankView, checked, job_rows, progress, rank_views
-from swarm.core.records import Beat, EvalRecord, LearnerRecord, Participant, Rejected, RoundRecord, Snapshot
+from swarm.core.records import Beat, EvalRecord, LearnerRecord, Participant, Rejected, Role, RoundRecord, Snapshot
 from swarm.core.sentences import norms, refusal, trained
 from swarm.core.sentences import settings as settings_words
 from swarm.core.specs import Algorithm, DiLoCo, FedAvg
@@ -83,6 +83,7 @@ __all__ = [
     "Progress",
     "RankView",
     "Rejected",
+    "Role",
     "RoundRecord",
     "RunNotFound",
     "RunState",
