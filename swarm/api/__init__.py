@@ -18,6 +18,7 @@ from swarm.api.finding import (
     survey,
     whole_run,
 )
+from swarm.api.joining import Joining, JoinWatch, mount, remember
 from swarm.api.steering import (
     check_new_name,
     drop_learner,
@@ -41,6 +42,7 @@ from swarm.core.history import longest_s, private
 from swarm.core.history import nested as nested_history
 from swarm.core.history import rows as history_rows
 from swarm.core.manifest import Manifest
+from swarm.core.mounting import Way
 from swarm.core.participation import ClientView, accuracy, confusion_lines, expected, labelled, mean_metrics
 from swarm.core.ranks import EvalPoint, Link, TrainPoint
 from swarm.core.rankstate import Generation
@@ -48,8 +50,10 @@ from swarm.core.rankview import OPEN_RING, Checked, Progress, RankView, checked,
 from swarm.core.records import Beat, EvalRecord, LearnerRecord, Participant, Rejected, Role, RoundRecord, Snapshot
 from swarm.core.sentences import norms, refusal, trained
 from swarm.core.sentences import settings as settings_words
+from swarm.core.sightings import SeenPeer, SeenRun, Sightings
 from swarm.core.specs import Algorithm, DiLoCo, FedAvg
 from swarm.core.state import LearnerView, RunState, participants, rejections, train_loss
+from swarm.core.ticks import Tick
 from swarm.host.crash import note_crash
 from swarm.host.settings import mailbox_location
 from swarm.launcher import Job, jobs
@@ -72,6 +76,8 @@ __all__ = [
     "Home",
     "HomeWatch",
     "Job",
+    "JoinWatch",
+    "Joining",
     "LearnerRecord",
     "LearnerView",
     "Link",
@@ -88,10 +94,15 @@ __all__ = [
     "RunNotFound",
     "RunState",
     "RunWatch",
+    "SeenPeer",
+    "SeenRun",
+    "Sightings",
     "Snapshot",
     "SwarmError",
+    "Tick",
     "TrainPoint",
     "UsageError",
+    "Way",
     "__version__",
     "accuracy",
     "check_joinable",
@@ -119,6 +130,7 @@ __all__ = [
     "longest_s",
     "mailbox_location",
     "mean_metrics",
+    "mount",
     "nested_history",
     "new_finetuning",
     "new_run",
@@ -131,6 +143,7 @@ __all__ = [
     "rank_views",
     "refusal",
     "rejections",
+    "remember",
     "remove_run",
     "resume_run",
     "settings_faults",

@@ -37,7 +37,9 @@ from swarm.core.sightings import SeenRun, Sightings
 from swarm.core.state import RunState
 from swarm.core.ticks import Tick, passed
 from swarm.core.trust import SwarmKey
+from swarm.host import settings
 from swarm.host.mounts import Finder, desktop
+from swarm.host.mounts import mount as run_mount
 from swarm.learners.devices import resolve
 from swarm.mailbox import open_mailbox
 from swarm.mailbox.probe import Finding, probe
@@ -413,6 +415,17 @@ def _words(state: RunState) -> str:
         return f"{state.phase}{people}"
     total = f" of {state.total_rounds}" if state.total_rounds is not None else ""
     return f"{state.phase}, round {state.open_round}{total}{people}"
+
+
+def mount(way: Way, *, quiet: bool = True) -> str:
+    """Run what mounts a share, to its end; what it said if it failed, else ''. Not quiet: it may ask in the terminal."""
+    return run_mount(way, quiet=quiet)
+
+
+def remember(mailbox: str) -> None:
+    """Among the known ones, for the next time. That it cannot be remembered ends nothing."""
+    with contextlib.suppress(UsageError):
+        settings.remember_mailbox(mailbox)
 
 
 async def settled_joining(watch: JoinWatch, sightings: Sightings | None = None, *, at_most_s: float = 15.0) -> Joining:
