@@ -72,7 +72,8 @@ class Api(Protocol):
     @property
     def JoinWatch(self) -> Callable[..., JoinSource]: ...
     @property
-    def Neighbourhood(self) -> Callable[[], Near]: ...
+    def Neighbourhood(self) -> Callable[..., Near]: ...
+    def remember_peer(self, address: str) -> None: ...
     def mount(self, way: Way, *, quiet: bool = True) -> str: ...
     def remember(self, mailbox: str) -> None: ...
     def jobs(self) -> tuple[Job, ...]: ...
@@ -221,6 +222,7 @@ class Feed:
     async def _add(self, address: str) -> None:
         if self._near is not None:
             self._near.add(address)
+            await in_thread(self._api.remember_peer, address)
 
     def _command(self, command: Any, what: str, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
         async def run() -> None:
@@ -236,7 +238,7 @@ class Feed:
 
     async def _follow_home(self) -> None:
         watch = self._api.HomeWatch(self._mailboxes)
-        near = self._near = self._api.Neighbourhood()
+        near = self._near = self._api.Neighbourhood(advertises="watching")
         near.start()
         try:
             await self._look(watch, near)

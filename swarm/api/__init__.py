@@ -18,7 +18,7 @@ from swarm.api.finding import (
     survey,
     whole_run,
 )
-from swarm.api.joining import Joining, JoinWatch, mount, remember
+from swarm.api.joining import Joining, JoinWatch, mount, remember, remember_peer
 from swarm.api.steering import (
     check_new_name,
     drop_learner,
@@ -150,6 +150,7 @@ __all__ = [
     "refusal",
     "rejections",
     "remember",
+    "remember_peer",
     "remove_run",
     "resume_run",
     "settings_faults",

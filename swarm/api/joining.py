@@ -428,6 +428,11 @@ def remember(mailbox: str) -> None:
         settings.remember_mailbox(mailbox)
 
 
+def remember_peer(address: str) -> None:
+    """Among the machines that are asked at their addresses, for the next time. Raises UsageError."""
+    settings.remember_peer(address)
+
+
 async def settled_joining(watch: JoinWatch, sightings: Sightings | None = None, *, at_most_s: float = 15.0) -> Joining:
     """Once nothing more is told by looking longer, or after `at_most_s`."""
     until_s = now_s() + at_most_s

@@ -51,7 +51,9 @@ class FakeApi:
 
         return SimpleNamespace(poll=poll)
 
-    def Neighbourhood(self) -> object:
+    def Neighbourhood(self, *, advertises: str) -> object:
+        assert advertises == "watching"
+
         def add(peer: str) -> None:
             self._do("add", peer)
 
@@ -65,6 +67,9 @@ class FakeApi:
     def mount(self, way: object, *, quiet: bool = True) -> str:
         self._do("mount", way, quiet)
         return ""
+
+    def remember_peer(self, address: str) -> None:
+        self.asked.append(("remember peer", address))
 
     def remember(self, mailbox: str) -> None:
         self.asked.append(("remember", mailbox))
@@ -231,7 +236,8 @@ def test_a_machine_is_added_by_its_address(fixed: SimpleNamespace, problem: str)
         run.feed.add_peer("studio.local")
         ended = run.next(CommandEnded)
         assert (ended.command, ended.what, ended.problem) == ("add the peer", "studio.local", problem)
-        assert api.asked[-1] == ("add", "studio.local")
+        assert ("add", "studio.local") in api.asked
+        assert (("remember peer", "studio.local") in api.asked) == (not problem)
 
 
 def test_what_the_network_tells_comes_with_every_look_and_ends_with_the_feed(fixed: SimpleNamespace) -> None:
@@ -247,7 +253,7 @@ def test_what_the_network_tells_comes_with_every_look_and_ends_with_the_feed(fix
 
 
 def test_what_stands_between_is_looked_at_again_and_again_until_nobody_asks(fixed: SimpleNamespace) -> None:
-    api = FakeApi([fixed.home()], [None], jobs=(fixed.job(state="failed", id="old"),))
+    api = FakeApi([fixed.home()], [None], jobs=(fixed.job(state="failed", id="old", run=fixed.FAR.run),))
     api.sightings = fixed.sightings(fixed.seen_run())
     here, away = fixed.join_shown().joining, fixed.not_mounted().joining
     api.joins = [away, ValueError("a bug"), here]
@@ -259,7 +265,7 @@ def test_what_stands_between_is_looked_at_again_and_again_until_nobody_asks(fixe
         assert shown.job is None  # it ended before anybody came here
         assert api.told is api.sightings
         assert ("join watch", fixed.FAR.run, {"name": "digits-far-heron", "location": None}) in api.asked
-        api._jobs = (fixed.job(state="starting", id="new"), *api._jobs)
+        api._jobs = (fixed.job(state="starting", id="new", run=fixed.FAR.run), *api._jobs)
         assert run.until(JoinPolled, lambda m: m.shown.job is not None).shown.job.id == "new"
         run.feed.check(None)
 
