@@ -66,8 +66,8 @@ def _tick(tick: Tick, width: int) -> Iterator[Line]:
         yield from (((" " * indent, ""), (line, dim)) for line in more)
     for n, line in enumerate(tick.remedy.split("\n") if tick.remedy else ()):
         command = line.startswith("  ")
-        for part in _wrapped(text.plain(line, 600), width - indent - 4):
-            lead = "→ " if n == 0 else "    " if command else "  "
+        for m, part in enumerate(_wrapped(text.plain(line, 600), width - indent - 4)):
+            lead = "→ " if n == m == 0 else "    " if command else "  "
             yield ((" " * indent + lead, "dim"), (part, "accent" if command else ""))
 
 

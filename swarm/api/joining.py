@@ -169,6 +169,9 @@ class JoinWatch:
                 self._set(name=seen.advert.name)
             versions = tuple(p.advert.version for p in sightings.peers if p.advert.name in seen.peers and not p.itself)
             self._set(advert=seen.advert, their_versions=versions or self._facts.their_versions)
+            if self._facts.manifest is None and seen.advert.signed:
+                key = load_key()
+                self._set(passphrase="missing" if key is None else "right" if seen.ours else "wrong")
         self._set(listened=True, told_by=told_by)
 
     @property
@@ -370,7 +373,7 @@ def check_named(task: str, method: str, *, framework: str = "auto", device: str 
 
 def _data_fault(manifest: Manifest) -> str:
     wanted = [(ref.sha256, ref.size_bytes) for ref in manifest.task.data]
-    names = ", ".join(plain(ref.name, 40) for ref in manifest.task.data[:3])
+    names = ", ".join(f"{plain(ref.name, 40)} (SHA-256 {ref.sha256[:12]}…)" for ref in manifest.task.data[:3])
     with contextlib.suppress(DataMissing, UsageError):
         here = registry.get(manifest.task.name).data(None)
         if [(ref.sha256, ref.size_bytes) for ref in here] == wanted:

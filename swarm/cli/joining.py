@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypedDict
 
 import click
@@ -14,7 +14,7 @@ from swarm import api
 from swarm.api.joining import Joining, JoinWatch, settled_joining
 from swarm.api.offers import Offer, offered
 from swarm.cli.common import LearnerChoice, put, say, where
-from swarm.core.errors import MailboxAway, NotJoinable
+from swarm.core.errors import MailboxAway, NotJoinable, UsageError
 from swarm.core.joining import SEEN
 from swarm.core.sentences import plain
 from swarm.core.ticks import Tick
@@ -54,11 +54,16 @@ def ready(run: str | None, *, mailbox: str | None, mounting: bool | None, learne
     found = asyncio.run(_looked(offer, known, learner))
     if found.unmounted:
         found = _mounted(found, offer, known, learner, mounting=mounting)
+    if (
+        found.manifest is not None
+        and api.private(found.manifest.algorithm)
+        and learner["data"] is None
+        and learner["role"] != "syncer"
+    ):
+        raise UsageError("the clients of this run are private: pass this machine's own data with --data")
     faults = [tick for tick in found.ticks if tick.verdict == "failed"]
     if faults:
-        raise NotJoinable(
-            "\n".join([f"{plain(found.name)} cannot be joined here:", *(line for tick in faults for line in _lines(tick))])
-        )
+        raise NotJoinable(_refusal(plain(found.name), faults))
     for tick in found.ticks:
         if tick.verdict == "warning" and tick.name != SEEN:
             for line in _lines(tick):
@@ -144,6 +149,14 @@ async def _appeared(offer: Offer, known: tuple[str, ...], learner: LearnerChoice
         if not found.unmounted or time.monotonic() >= until_s:
             return found
         await asyncio.sleep(LOOK_S)
+
+
+def _refusal(name: str, faults: Sequence[Tick]) -> str:
+    """One line if one thing is wrong."""
+    if len(faults) == 1 and "\n" not in faults[0].remedy:
+        [fault] = faults
+        return f"{name} cannot be joined here: {fault.name}: {fault.detail}" + (f"; {fault.remedy}" if fault.remedy else "")
+    return "\n".join([f"{name} cannot be joined here:", *(line for fault in faults for line in _lines(fault))])
 
 
 def _lines(tick: Tick, *, mark: bool = False) -> Iterable[str]:

@@ -370,7 +370,7 @@ def test_a_share_that_cannot_be_written_keeps_it_out(
     monkeypatch.setattr(api_joining, "probe", read_only)
     assert swarm("join", "one") == 1
     assert "share writable: Read-only file system" in swarm.err
-    assert "→ mount it with the right to write" in swarm.err
+    assert "; mount it with the right to write" in swarm.err
     found[1:] = [api_joining.Finding("free space", False, "2 MB free", "make room")]
     assert swarm("join", "one") == 0
     assert "2 MB free" in swarm.err
@@ -383,8 +383,9 @@ def test_data_that_is_nowhere_keeps_it_out(swarm: Swarm, mailbox: str, ordered: 
     assert "novel.txt" in found.data
     assert check_task(manifest).data == ""
     make_run(mailbox, "hush", "bbbb1111", algorithm=FedAvg(private=True, beat_s=0.2, lease_s=2.0))
-    assert swarm("join", "hush") == 1
-    assert "data: its clients are private" in swarm.err
+    assert "are private" in swarm.fails(2, "join", "hush")
+    assert swarm("join", "hush", "--check") == 1
+    assert "FAULT  data: its clients are private" in swarm.out
 
 
 def test_options_that_the_task_has_not_here_are_told(mailbox: str) -> None:
