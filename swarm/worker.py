@@ -241,6 +241,7 @@ def _create(order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emi
         base=base,
         model=files.model,
         replay=replay,
+        share=create.share,
     )
     check_payloads(manifest)  # before a file is attached
     theta = trainable.adapter.snapshot()

@@ -20,6 +20,7 @@ from swarm.api.finding import (
     surveyed,
     whole_run,
 )
+from swarm.api.joining import Joining, JoinWatch, mount, remember, remember_peer
 from swarm.api.steering import (
     check_new_name,
     drop_learner,
@@ -44,16 +45,18 @@ from swarm.core.history import longest_s, private
 from swarm.core.history import nested as nested_history
 from swarm.core.history import rows as history_rows
 from swarm.core.manifest import Manifest
+from swarm.core.mounting import Way
 from swarm.core.participation import ClientView, accuracy, confusion_lines, expected, labelled, mean_metrics
 from swarm.core.ranks import EvalPoint, Link, TrainPoint
 from swarm.core.rankstate import Generation
 from swarm.core.rankview import OPEN_RING, Checked, Progress, RankView, checked, job_rows, progress, rank_views
-from swarm.core.records import Beat, EvalRecord, LearnerRecord, Participant, Rejected, RoundRecord, Snapshot
+from swarm.core.records import Beat, EvalRecord, LearnerRecord, Participant, Rejected, Role, RoundRecord, Snapshot
 from swarm.core.sentences import norms, refusal, trained
 from swarm.core.sentences import settings as settings_words
 from swarm.core.sightings import SeenPeer, SeenRun, Sightings
 from swarm.core.specs import Algorithm, DiLoCo, FedAvg
 from swarm.core.state import LearnerView, RunState, participants, rejections, train_loss
+from swarm.core.ticks import Tick
 from swarm.host.crash import note_crash
 from swarm.host.settings import mailbox_location
 from swarm.launcher import Job, jobs
@@ -77,6 +80,8 @@ __all__ = [
     "Home",
     "HomeWatch",
     "Job",
+    "JoinWatch",
+    "Joining",
     "LearnerRecord",
     "LearnerView",
     "Link",
@@ -91,6 +96,7 @@ __all__ = [
     "Progress",
     "RankView",
     "Rejected",
+    "Role",
     "RoundRecord",
     "RunAdvert",
     "RunNotFound",
@@ -101,8 +107,10 @@ __all__ = [
     "Sightings",
     "Snapshot",
     "SwarmError",
+    "Tick",
     "TrainPoint",
     "UsageError",
+    "Way",
     "__version__",
     "accuracy",
     "check_joinable",
@@ -132,6 +140,7 @@ __all__ = [
     "look_around",
     "mailbox_location",
     "mean_metrics",
+    "mount",
     "nested_history",
     "new_finetuning",
     "new_run",
@@ -144,6 +153,8 @@ __all__ = [
     "rank_views",
     "refusal",
     "rejections",
+    "remember",
+    "remember_peer",
     "remove_run",
     "resume_run",
     "settings_faults",

@@ -15,6 +15,7 @@ from swarm.cli.common import (
     learner_options,
     mailbox_option,
     remember,
+    share_option,
     wait_for,
     where,
     workers_option,
@@ -51,6 +52,7 @@ class JobChoice(TypedDict):
     attach: bool | None
     attach_model: bool
     base_model: str | None
+    share: str | None
     no_join: bool
     detach: bool
     workers: int
@@ -129,6 +131,7 @@ def job_options(*, task: str, tasks: str, turn: str) -> Callable[[F], F]:
                     help="A Safetensors file with the parameters that the run begins with, as `swarm export` writes it; by "
                     "default they are freshly initialised.",
                 ),
+                share_option,
                 click.option("--no-join", is_flag=True, help="Only make the run."),
                 click.option("--detach", is_flag=True, help="Train in the background; `swarm jobs` shows it."),
                 workers_option,
@@ -242,6 +245,7 @@ def _start(algorithm: Algorithm, *, job: JobChoice, learner: LearnerChoice, mail
         base_model=job["base_model"],
         attach=job["attach"],
         attach_model=job["attach_model"],
+        share=job["share"],
     )
     wait_for(api.check_new_name(location, create.name))
     remember(location)

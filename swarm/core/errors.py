@@ -13,6 +13,7 @@ SwarmError
 │   ├── Superseded              a higher incarnation holds this learner's id: stop
 │   ├── Dropped                 somebody removed this learner from the run: stop
 │   ├── RunEnded                the run was stopped or has all its rounds
+│   ├── NotJoinable             something keeps this machine out of the run: says what, and what to do about it
 │   ├── RankLost                another learner trains this one's slice of the data now
 │   ├── RunSigned               the run is signed, and this machine has no passphrase, or another one
 │   ├── RanksTaken              every slice of the data is held by a live learner
@@ -125,6 +126,10 @@ class Dropped(RunError):
 
 
 class RunEnded(RunError):
+    pass
+
+
+class NotJoinable(RunError):
     pass
 
 

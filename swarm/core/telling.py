@@ -8,6 +8,7 @@ import hashlib
 from swarm.core.adverts import PeerAdvert, PeerState, RunAdvert, checked_peer, checked_run
 from swarm.core.errors import AdvertError
 from swarm.core.finetune import FineTune
+from swarm.core.needs import memory_needed
 from swarm.core.rankview import progress
 from swarm.core.rounds import starters
 from swarm.core.state import LearnerView, RunState
@@ -45,6 +46,7 @@ def run_advert(state: RunState, *, mailbox: str, peer: str) -> RunAdvert | None:
         rounds=total,
         learners=len(live),
         wanted=max(0, needed - len(live)) if state.phase in ("waiting", "idle") else 0,
+        memory_bytes=memory_needed(manifest),
         share=manifest.share,
         format=manifest.format,
     )

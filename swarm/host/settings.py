@@ -54,10 +54,17 @@ def remember_mailbox(location: str) -> None:
     for a file that cannot be read or written, which is then left alone."""
     known = load()[0].mailboxes
     if known[:1] != (location,):
-        _write_mailboxes([location, *(other for other in known if other != location)])
+        _write("mailboxes", [location, *(other for other in known if other != location)])
 
 
-def _write_mailboxes(locations: list[str]) -> None:
+def remember_peer(address: str) -> None:
+    """Put a machine's address last among those that are asked. Raises UsageError as `remember_mailbox` does."""
+    known = load()[0].peers
+    if address not in known:
+        _write("peers", [*known, address])
+
+
+def _write(setting: str, values: list[str]) -> None:
     path = settings_file().resolve()  # where a link to it leads: the link stays
     try:
         document = tomlkit.parse(path.read_text())
@@ -65,7 +72,7 @@ def _write_mailboxes(locations: list[str]) -> None:
         document = tomlkit.document()
     except (OSError, UnicodeDecodeError, TOMLKitError) as error:
         raise UsageError(f"{path} cannot be read, so it is not changed: {_why(error)}") from error
-    document["mailboxes"] = locations
+    document[setting] = values
     staged = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
