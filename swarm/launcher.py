@@ -27,6 +27,7 @@ from swarm.learners.devices import thread_environment
 
 JOBS_KEPT = 50  # ended jobs whose logs are kept
 OUTSIDE = "the process was ended from outside"
+LEFT_BY_HAND = "left-by-hand"  # in a job's folder: a person had it leave its run
 _TOLD = re.compile(r"\d\d:\d\d:\d\d ")  # how a line begins that a worker told
 _EVENT = msgspec.json.Decoder(WorkerEvent)
 
@@ -43,6 +44,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""  # the last words of a failed one, and who had a dropped one removed
     pid: int = 0
     device: str = ""
+    by_hand: bool = False  # of one that left: a person asked it to
     log: Path  # whole log of the worker
 
 
@@ -147,11 +149,13 @@ def job(text: str) -> Job:
 
 
 def interrupt(job: Job) -> bool:
-    """Ask a running worker to leave; False if it runs no more."""
+    """Ask a running worker to leave, as a person wants it to; False if it runs no more."""
     folder = jobs_dir() / job.id
     pid = _running(folder)
     if pid is None:
         return False
+    with contextlib.suppress(OSError):  # a full disk: it leaves all the same
+        (folder / LEFT_BY_HAND).touch()
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGINT)
     return True
@@ -243,6 +247,7 @@ class _Seen:
             message=message,
             pid=pid or 0,
             device=joined.device if joined else "",
+            by_hand=state == "left" and (self._folder / LEFT_BY_HAND).exists(),
             log=self._folder / "log.txt",
         )
 

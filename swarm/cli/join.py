@@ -16,6 +16,7 @@ from swarm.cli.common import (
     where,
     workers_option,
 )
+from swarm.cli.waiting import RulesChoice, check_no_rules, check_waiting, stand_by, waiting_options
 from swarm.core.errors import NothingToJoin, UsageError
 from swarm.core.sentences import amount, plain
 
@@ -23,6 +24,7 @@ from swarm.core.sentences import amount, plain
 @click.command()
 @click.argument("run", required=False)
 @click.option("--detach", is_flag=True, help="Train in the background; `swarm jobs` shows it.")
+@waiting_options
 @workers_option
 @learner_options
 @mailbox_option
@@ -30,13 +32,22 @@ from swarm.core.sentences import amount, plain
 def join(
     run: str | None,
     detach: bool,
+    wait: bool,
+    rules: RulesChoice,
     workers: int,
     learner: LearnerChoice,
     mailbox: str | None,
     as_json: bool,
 ) -> int:
-    """Take part in a run: RUN is a name, an id, or the start of one. Without it, in the only one that can be joined."""
+    """Take part in a run: RUN is a name, an id, or the start of one. Without it, in the only one that can be joined.
+
+    With --wait this machine stands by: it takes part in runs as they appear, one at a time, until it is told to end."""
     from swarm.cli import narrate
+
+    if wait:
+        check_waiting(detach=detach, workers=workers)
+        return stand_by(rules, run=run, learner=learner, mailbox=mailbox, as_json=as_json)
+    check_no_rules(rules)
 
     location = where(mailbox)
     manifest = wait_for(_chosen(location, run))
