@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from swarm.core.errors import INTERRUPTED, Dropped, UsageError, WorkerFailed
-from swarm.core.events import Ended, Failed, Joined, WorkerEvent
+from swarm.core.events import Ended, Failed, Freed, Held, Joined, WorkerEvent
 from swarm.core.jobs import Learn, Order, Process
 from swarm.host.children import python
 from swarm.host.identity import PROCESS, boot_id, note_process, started
@@ -41,7 +41,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     run_name: str
     learner: str
     state: str  # 'starting', 'running', 'done', 'stopped', 'left', 'dropped', 'failed'
-    message: str = ""  # the last words of a failed one, and who had a dropped one removed
+    message: str = ""  # the last words of a failed one, who had a dropped one removed, and why a running one holds still
+    held: str = ""  # why a running one holds still, for this machine's owner comes first
     pid: int = 0
     device: str = ""
     by_hand: bool = False  # of one that left: a person asked it to
@@ -194,6 +195,7 @@ class _Seen:
         self._joined: Joined | None = None
         self._ended: Ended | None = None
         self._failed: Failed | None = None
+        self._held = ""
         self._over: Job | None = None  # the job as it ended: it will not change any more
 
     def look(self) -> Job | None:
@@ -220,6 +222,10 @@ class _Seen:
                     self._ended = event
                 case Failed():
                     self._failed = event
+                case Held():
+                    self._held = event.reason
+                case Freed():
+                    self._held = ""
                 case _:
                     pass
 
@@ -227,6 +233,7 @@ class _Seen:
         joined, failed, message = self._joined, self._failed, ""
         if pid is not None:
             state = "running" if joined else "starting"
+            message = f"paused here: {self._held}" if self._held else ""
         elif self._ended is not None:
             state = self._ended.reason
         elif failed is not None and failed.exit_code == INTERRUPTED:
@@ -245,6 +252,7 @@ class _Seen:
             learner=joined.learner if joined else order.learner,
             state=state,
             message=message,
+            held=self._held if pid is not None else "",
             pid=pid or 0,
             device=joined.device if joined else "",
             by_hand=state == "left" and (self._folder / LEFT_BY_HAND).exists(),

@@ -52,6 +52,7 @@ from swarm.core.specs import Algorithm, DiLoCo, FedAvg
 from swarm.core.state import LearnerView, RunState, participants, rejections, train_loss
 from swarm.host.crash import note_crash
 from swarm.host.settings import mailbox_location
+from swarm.host.tending import manners
 from swarm.launcher import Job, jobs
 from swarm.learners.devices import installed_frameworks
 from swarm.watch import Home, HomeWatch, MailboxView, RunWatch, known_mailboxes
@@ -117,6 +118,7 @@ __all__ = [
     "log_tail",
     "longest_s",
     "mailbox_location",
+    "manners",
     "mean_metrics",
     "nested_history",
     "new_finetuning",

@@ -96,6 +96,14 @@ def rules_of(choice: RulesChoice, run: str | None = None) -> Rules:
     return Rules(only=only, methods=choice["methods"], memory_bytes=most)
 
 
+def standing(learner: LearnerChoice) -> LearnerChoice:
+    """With the nice level of a machine that stands by, unless a person or the settings say another one."""
+    from swarm.host import settings
+
+    nice = settings.load()[0].nice if learner["nice"] is None else learner["nice"]
+    return {**learner, "nice": NICE if nice is None else nice}
+
+
 def stand_by(choice: RulesChoice, *, run: str | None, learner: LearnerChoice, mailbox: str | None, as_json: bool) -> int:
     """Until told to end; the exit code."""
     from swarm import api, launcher, standby
@@ -104,8 +112,10 @@ def stand_by(choice: RulesChoice, *, run: str | None, learner: LearnerChoice, ma
     for fault in api.settings_faults():
         say(fault)
     rules = rules_of(choice, run)
+    learner = standing(learner)
     location = None if mailbox is None else api.mailbox_location(mailbox)
-    api.learn_order(location or "", "none", **learner)  # what is wrong with it is said before anything is waited for
+    order = api.learn_order(location or "", "none", **learner)  # what is wrong with it is said before anything is waited for
+    manners = api.manners(order.owner, order.nice)
     log = standby.Log()
     log.open()
     progress = narrate.Progress()
@@ -129,7 +139,8 @@ def stand_by(choice: RulesChoice, *, run: str | None, learner: LearnerChoice, ma
         if as_json:
             put({"run": run, **msgspec.to_builtins(event)})
 
-    machine = standby.Standby(rules, learner, mailbox=location, owner="", tell=tell, heard=heard)
+    owner = "" if manners is None else manners.words
+    machine = standby.Standby(rules, learner, mailbox=location, owner=owner, tell=tell, heard=heard)
     with narrate.asked_to_leave(machine.workers) as asked:
         try:
             asyncio.run(machine.run(asked))
