@@ -35,7 +35,7 @@ COMMANDS = {
     "export": ("export:export", "Write a run's newest parameters, or its history, to a file."),
     "generate": ("runs:generate", "Let a language model of a run write."),
     "rm": ("runs:rm", "Delete a run."),
-    "doctor": ("mailboxes:doctor", "Check this machine and a mailbox."),
+    "doctor": ("doctor:doctor", "Check this machine, its network and a mailbox."),
     "bench": ("bench:bench", "Measure what an exchange costs here."),
 }
 
