@@ -73,6 +73,8 @@ class RankBeat(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         amounts = ("generation", "rank", "size", "share", "microbatch_rows", "memory_bytes")
         check_fields(self, counts=amounts, reals=("compute_s", "waiting_s", "exchange_s", "update_s"))
+        if self.rank >= max(1, self.size):
+            raise ValueError(f"rank must be below size, {self.size}, got {self.rank}")
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True):
