@@ -23,11 +23,23 @@ from swarm.api import Job, RunState, note_crash
 from tui import text
 from tui.commands import KEYS, Place, bindings, key_names
 from tui.filters import Ascii, Styled
-from tui.messages import RUNNING_JOB, CommandEnded, Facts, HomePolled, HomeShown, RunAt, RunPolled, RunShown
+from tui.messages import (
+    RUNNING_JOB,
+    CommandEnded,
+    Facts,
+    HomePolled,
+    HomeShown,
+    NetworkPolled,
+    NetworkShown,
+    RunAt,
+    RunPolled,
+    RunShown,
+)
 from tui.screens.dialogs import CANCEL, Choice, Option, Page
 from tui.screens.home import HomeScreen
 from tui.screens.lists import ListScreen
-from tui.screens.pages import fact_lines, help_lines
+from tui.screens.network import NetworkScreen
+from tui.screens.pages import fact_lines, help_lines, report_lines
 from tui.screens.palette import Palette
 from tui.screens.run import RunScreen
 from tui.transitions import Note
@@ -41,6 +53,7 @@ class FeedLike(Protocol):
     def close(self) -> None: ...
     def show(self, at: RunAt | None) -> None: ...
     def rescan(self) -> None: ...
+    def examine(self) -> None: ...
     def join(self, at: RunAt) -> None: ...
     def leave(self, job: str) -> None: ...
     def stop(self, at: RunAt) -> None: ...
@@ -70,6 +83,7 @@ class SwarmApp(App[None]):
         self.pictures = pictures
         self.home: HomeShown | None = None
         self.run_shown: RunShown | None = None
+        self.network: NetworkShown | None = None
         self._told = 0  # the newest note that had its toast
         self._leaving: set[str] = set()  # jobs that we wait for before we quit
 
@@ -111,6 +125,11 @@ class SwarmApp(App[None]):
             return
         self.run_shown = message.shown
         self._tell(message.shown.notes)
+        self._update()
+
+    @on(NetworkPolled)
+    def _network_polled(self, message: NetworkPolled) -> None:
+        self.network = message.shown
         self._update()
 
     @on(CommandEnded)
@@ -161,14 +180,19 @@ class SwarmApp(App[None]):
             self.feed.show(None)
             self.pop_screen()
 
+    def open_network(self) -> None:
+        self.push_screen(NetworkScreen())
+        self.feed.examine()
+
     def action_help(self) -> None:
         self.push_screen(Page("Keys", help_lines()))
 
     def action_facts(self) -> None:
         lines = fact_lines(self.home, self.run_shown, self.feed.facts, size=self.size, theme=self.theme, console=self.console)
-        self.push_screen(Page("Facts for a bug report", lines, copy=self._copy))
+        report = report_lines(self.network.report if self.network else "")
+        self.push_screen(Page("Facts for a bug report", [*lines, *report], copy=self.copy))
 
-    def _copy(self, words: str) -> None:
+    def copy(self, words: str) -> None:
         """OSC 52 does nothing in macOS Terminal: on a Mac of one's own, pbcopy does it."""
         pbcopy = shutil.which("pbcopy") if sys.platform == "darwin" and "SSH_TTY" not in os.environ else None
         if pbcopy:
@@ -190,7 +214,7 @@ class SwarmApp(App[None]):
         yield SystemCommand("theme", "Choose other colours, light ones among them.", self.action_change_theme)
         places = [Place.EVERYWHERE]
         if isinstance(screen, ListScreen):
-            places = [Place.RUN if isinstance(screen, RunScreen) else Place.HOME, Place.LISTS, Place.EVERYWHERE]
+            places = [*screen.PLACES, Place.EVERYWHERE]
         for place in places:
             for key in KEYS[place]:
                 if (

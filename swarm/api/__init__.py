@@ -48,6 +48,7 @@ from swarm.core.rankview import OPEN_RING, Checked, Progress, RankView, checked,
 from swarm.core.records import Beat, EvalRecord, LearnerRecord, Participant, Rejected, RoundRecord, Snapshot
 from swarm.core.sentences import norms, refusal, trained
 from swarm.core.sentences import settings as settings_words
+from swarm.core.sightings import SeenPeer, SeenRun, Sightings
 from swarm.core.specs import Algorithm, DiLoCo, FedAvg
 from swarm.core.state import LearnerView, RunState, participants, rejections, train_loss
 from swarm.host.crash import note_crash
@@ -87,6 +88,9 @@ __all__ = [
     "RunNotFound",
     "RunState",
     "RunWatch",
+    "SeenPeer",
+    "SeenRun",
+    "Sightings",
     "Snapshot",
     "SwarmError",
     "TrainPoint",

@@ -16,6 +16,7 @@ import msgspec
 
 from swarm.core import bugreport, diagnosis
 from swarm.core.diagnosis import FRAMEWORK, MACHINE, NETWORK, PEERS, SETTINGS, SHARE, TOPICS, Carrier
+from swarm.core.diagnosis import clock_words as clock_words
 from swarm.core.errors import SwarmError, UsageError
 from swarm.core.sightings import Sightings
 from swarm.core.ticks import Tick, checking, failed

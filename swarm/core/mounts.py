@@ -99,7 +99,8 @@ def _options(mount: Mount, options: Mapping[str, str]) -> list[Tick]:
     if (kept_s := _longest_cache_s(options)) > LATE_S:
         advice.append((f"attributes are cached for {kept_s} s: rounds are seen late", f"actimeo={LATE_S}"))
     if not advice:
-        return [ok("mount options", _told(options), topic=TOPIC)] if is_share(mount) and options else []
+        told = _told(options) if is_share(mount) else ""
+        return [ok("mount options", told, topic=TOPIC)] if told else []
     remedy = f"mount it with -o {','.join(wanted for _, wanted in advice)} (on Linux, also in /etc/fstab)"
     return [warning("mount options", "; ".join(words for words, _ in advice), remedy, topic=TOPIC)]
 
@@ -113,7 +114,7 @@ _KNOWN = (
 def _told(options: Mapping[str, str]) -> str:
     """Those that mean something to a mailbox; others may name a user."""
     told = [name + (f"={options[name]}" if options[name] else "") for name in _KNOWN if name in options]
-    return ", ".join(told) or "as the system has them"
+    return ", ".join(told)
 
 
 def _longest_cache_s(options: Mapping[str, str]) -> int:

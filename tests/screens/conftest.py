@@ -32,7 +32,7 @@ from swarm.core.state import (
 from swarm.core.tensorspec import TensorSpec
 from tests.integration import handmade_job
 from tui.app import SwarmApp
-from tui.messages import Facts, HomePolled, HomeShown, LogLine, RunAt, RunPolled, RunShown
+from tui.messages import Facts, HomePolled, HomeShown, LogLine, NetworkPolled, NetworkShown, RunAt, RunPolled, RunShown
 from tui.transitions import Note
 
 SHARE = "/mnt/share/swarm"
@@ -351,8 +351,8 @@ def run_shown(
 class PlayedFeed:
     """Plays fixed snapshots and notes down the commands."""
 
-    def __init__(self, home: HomeShown | None, run: RunShown | None = None) -> None:
-        self.home, self.run = home, run
+    def __init__(self, home: HomeShown | None, run: RunShown | None = None, network: NetworkShown | None = None) -> None:
+        self.home, self.run, self.network = home, run, network
         self.asked: list[tuple[str, object]] = []
         self.closed = False
         self._post: Callable[[Message], object] = lambda message: None
@@ -370,17 +370,25 @@ class PlayedFeed:
         if at is not None and self.run is not None:
             self._post(RunPolled(self.run))
 
-    def tell(self, value: HomeShown | RunShown | Message) -> None:
+    def tell(self, value: HomeShown | RunShown | NetworkShown | Message) -> None:
         if isinstance(value, HomeShown):
             self.home = value
             value = HomePolled(value)
         elif isinstance(value, RunShown):
             self.run = value
             value = RunPolled(value)
+        elif isinstance(value, NetworkShown):
+            self.network = value
+            value = NetworkPolled(value)
         self._post(value)
 
     def rescan(self) -> None:
         self.asked.append(("rescan", None))
+
+    def examine(self) -> None:
+        self.asked.append(("examine", None))
+        if self.network is not None:
+            self._post(NetworkPolled(self.network))
 
     def join(self, at: RunAt) -> None:
         self.asked.append(("join", at))
@@ -406,9 +414,14 @@ class PlayedFeed:
 
 
 def app_over(
-    home: HomeShown | None, run: RunShown | None = None, *, ascii: bool = False, pictures: Path | None = None
+    home: HomeShown | None,
+    run: RunShown | None = None,
+    *,
+    network: NetworkShown | None = None,
+    ascii: bool = False,
+    pictures: Path | None = None,
 ) -> SwarmApp:
-    return SwarmApp(PlayedFeed(home, run), ascii=ascii, home_folder="/home/ann", pictures=pictures)
+    return SwarmApp(PlayedFeed(home, run, network), ascii=ascii, home_folder="/home/ann", pictures=pictures)
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 class HomeScreen(ListScreen):
     BINDINGS: ClassVar = [*bindings(Place.HOME), *bindings(Place.LISTS)]
+    PLACES = (Place.HOME, Place.LISTS)
     PANES = ("#runs", "#jobs")
     app: SwarmApp
 
@@ -117,6 +118,9 @@ class HomeScreen(ListScreen):
     def action_pause(self) -> None:
         if (at := self.selected) and self.shown and (state := view_home.find_run(self.shown.home, at)):
             self.app.ask_pause(at, state)
+
+    def action_network(self) -> None:
+        self.app.open_network()
 
     def action_rescan(self) -> None:
         self.app.feed.rescan()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from textual.screen import Screen
 
+from tui.commands import Place
 from tui.screens.dialogs import FilterBar
 from tui.widgets.table import Table
 from tui.widgets.toned import Toned
 
 
 class ListScreen(Screen[None]):
+    PLACES: ClassVar[tuple[Place, ...]] = ()  # whose keys work here, beside those that work everywhere
     PANES: tuple[str, ...] = ()  # selectors, in the order of their keys; the first one is the main table
 
     @property

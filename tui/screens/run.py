@@ -29,6 +29,7 @@ _QUIET = (("nothing has happened since this run was opened here", "dim"),)
 
 class RunScreen(ListScreen):
     BINDINGS: ClassVar = [*bindings(Place.RUN), *bindings(Place.LISTS)]
+    PLACES = (Place.RUN, Place.LISTS)
     PANES = ("#learners", "#loss", "#rounds", "#log")
     app: SwarmApp
 
