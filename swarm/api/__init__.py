@@ -34,6 +34,7 @@ from swarm.api.steering import (
     start_join,
     stop_run,
 )
+from swarm.core.adverts import PeerAdvert, PeerState, RunAdvert
 from swarm.core.errors import MailboxError, NothingToJoin, RunNotFound, SwarmError, UsageError
 from swarm.core.events import ORDINARY
 from swarm.core.finetune import FineTune
@@ -55,6 +56,7 @@ from swarm.host.crash import note_crash
 from swarm.host.settings import mailbox_location
 from swarm.launcher import Job, jobs
 from swarm.learners.devices import installed_frameworks
+from swarm.neighbours import Neighbourhood
 from swarm.watch import Home, HomeWatch, MailboxView, RunWatch, known_mailboxes
 
 __all__ = [
@@ -79,12 +81,16 @@ __all__ = [
     "MailboxError",
     "MailboxView",
     "Manifest",
+    "Neighbourhood",
     "NothingToJoin",
     "Participant",
+    "PeerAdvert",
+    "PeerState",
     "Progress",
     "RankView",
     "Rejected",
     "RoundRecord",
+    "RunAdvert",
     "RunNotFound",
     "RunState",
     "RunWatch",

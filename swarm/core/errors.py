@@ -27,6 +27,7 @@ SwarmError
 │       └── RecordForged        a record without a signature that this swarm's passphrase gives
 ├── RecordError                 a record that cannot be decoded; also a ValueError
 ├── AdvertError                 what came from the network is no advert; also a ValueError
+├── PeerUnreachable             no connection to a machine, or no answer: says why, and what to do
 ├── PassphraseError             the file with the swarm's passphrase cannot be used: says why
 ├── PayloadError                a payload that must not be used
 │   ├── PayloadCorrupt          its bytes do not have the promised SHA-256
@@ -182,6 +183,10 @@ class RecordForged(MailboxCorrupt):
 
 
 class AdvertError(SwarmError, ValueError):
+    pass
+
+
+class PeerUnreachable(SwarmError):
     pass
 
 

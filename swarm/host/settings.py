@@ -18,6 +18,9 @@ from swarm.host.paths import settings_file
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     mailboxes: tuple[str, ...] = ()  # locations known on this machine, the last used first
     ascii: bool = False  # plain ASCII on the screen
+    discovery: bool = True  # tell the network of this machine, and listen for others
+    interfaces: tuple[str, ...] = ()  # over which, by name: ["en0"]; none: the best
+    peers: tuple[str, ...] = ()  # machines to ask at their addresses: ["studio.local", "192.168.1.7:27273"]
 
 
 def load() -> tuple[Settings, tuple[str, ...]]:
