@@ -24,13 +24,19 @@ from swarm.host import identity, machine, settings, trial
 from swarm.learners.devices import installed_frameworks
 from swarm.mailbox.probe import probe
 from swarm.mailbox.threads import DaemonThreads
-from swarm.network import interfaces, multicast
+from swarm.neighbours import Neighbourhood
+from swarm.network import multicast
+from swarm.network.carriers import carriers
+from swarm.watch import Home, HomeWatch
 
 LIMIT_S = 10.0  # of all of it
 QUICK_S = 4.0  # of what asks this machine alone; its home folder may be on a share, too
 FRAMEWORK_S = 9.0  # PyTorch alone may take some seconds to load, and more the first time
 INTERFACES_S = 6.0  # macOS names its ports by a program of its own
 SHARE_S, ONE_CALL_S = 9.0, 5.0
+HEARD_S, SIGHT_S = 3.5, 8.0  # after which others have answered who are there; after which nobody is waited for
+LOOK_S = 0.25
+GOODBYE_S = 0.5
 THREADS = 32  # each check that hangs keeps one
 
 PACKAGES = ("torch", "mlx", "mlx-lm", "numpy", "ml-dtypes", "msgspec", "zeroconf", "textual", "psutil")
@@ -112,7 +118,8 @@ class _Doctor:
 
     async def _interfaces(self) -> Iterable[Tick]:
         try:
-            found = await self._threads.run(carriers)
+            names = (await self._threads.run(settings.load))[0].interfaces
+            found = await self._threads.run(carriers, names)
         except BaseException:
             if not self._carriers.done():
                 self._carriers.set_result(())
@@ -122,9 +129,9 @@ class _Doctor:
 
     async def _multicast(self) -> Iterable[Tick]:
         found = await self._carriers
-        used = {each.name: each.address for each in reversed(found) if not each.why_not}
+        used = [(each.name, each.v4) for each in found if not each.why_not and each.v4 and each.multicast]
         own = {each.address for each in found}
-        heard = await self._threads.run(partial(multicast.listen, list(used.items()), own=own))
+        heard = await self._threads.run(partial(multicast.listen, used, own=own))
         return diagnosis.multicast_ticks(heard, platform=sys.platform)
 
     async def _peers(self) -> Iterable[Tick]:
@@ -201,28 +208,36 @@ async def examine(
     return found
 
 
-def sight_for(locations: Sequence[str] | None) -> Sight:
-    """What is seen around this machine, after a while of listening."""
+def sight_for(locations: Sequence[str] | None = None) -> Sight:
+    """What is seen around this machine, after some seconds of listening. It tells others of this machine meanwhile: else they
+    could not say whether they see it."""
 
     async def sight() -> Sightings:
-        return Sightings()
+        threads = DaemonThreads(2)
+        near = Neighbourhood(advertises="watching")
+        clock = asyncio.get_running_loop().time
+        try:
+            await threads.run(near.start)
+            watch = asyncio.create_task(HomeWatch(None if locations is None else tuple(locations)).poll())
+            began_s = clock()
+            while True:
+                await asyncio.sleep(LOOK_S)
+                home = watch.result() if watch.done() and not watch.exception() else Home()
+                seen = near.poll(home)
+                passed_s = clock() - began_s
+                if passed_s >= SIGHT_S or (passed_s >= HEARD_S and watch.done() and _settled(seen)):
+                    watch.cancel()
+                    return seen
+        finally:
+            await asyncio.wait({asyncio.ensure_future(threads.run(near.close))}, timeout=GOODBYE_S)
 
     return sight
 
 
-def carriers() -> tuple[Carrier, ...]:
-    """This machine's interfaces, the best first; those that are not used come last."""
-    found = [
-        Carrier(
-            name=each.name,
-            address=each.address,
-            kind=each.kind,
-            speed_bytes_per_s=each.speed_bytes_per_s,
-            why_not=diagnosis.KINDS[each.kind] if each.kind in ("loopback", "vpn") else "",
-        )
-        for each in interfaces.addresses()
-    ]
-    return tuple(sorted(found, key=lambda each: (each.why_not != "", diagnosis.LIKED.index(each.kind), each.name)))
+def _settled(seen: Sightings) -> bool:
+    """Whether of each machine all is known that can be: whether it can be reached, and whether it sees this one."""
+    others = [peer for peer in seen.peers if not peer.itself and peer.ours and "mailbox" not in peer.how[:1]]
+    return all((peer.reached_ms is not None or peer.unreachable) and peer.sees_us is not None for peer in others)
 
 
 def report(found: Examination) -> str:

@@ -23,7 +23,6 @@ LITTLE_MEMORY_BYTES = 1 << 30
 LITTLE_SPACE_BYTES = 1 << 30
 STALE_S = 20.0  # an advert that is older says little of whether its machine is on
 SLOW_MS = 200.0  # for a connection within a home
-LIKED: tuple[Kind, ...] = ("ethernet", "thunderbolt", "wifi", "other", "vpn", "loopback")  # to find others over, the best first
 NOT_USED = 12  # interfaces that are named
 LOCAL_NETWORK = "allow it: System Settings → Privacy & Security → Local Network → your terminal, then start the terminal anew"
 KINDS: dict[Kind, str] = {
@@ -74,8 +73,10 @@ class Carrier(msgspec.Struct, frozen=True, kw_only=True):
     """An interface of this machine."""
 
     name: str
-    address: str
+    address: str  # the best of them
     kind: Kind
+    v4: str = ""  # "": it has none
+    multicast: bool = True  # whether it carries any
     speed_bytes_per_s: float = 0.0  # 0: the system does not say
     why_not: str = ""  # why it is not used; "": it is
 
@@ -173,10 +174,7 @@ def _framework(tried: Tried, nvidia: bool) -> Iterable[Tick]:
 def interface_ticks(carriers: Sequence[Carrier]) -> tuple[Tick, ...]:
     """`carriers`: the best first."""
     used = [each for each in carriers if not each.why_not]
-    ticks = [
-        ok(f"interface {each.name}", f"{_carrier(each)}{', used first' if not n else ''}", topic=NETWORK)
-        for n, each in enumerate(used)
-    ]
+    ticks = [_used(each, first=not n) for n, each in enumerate(used)]
     if not used:
         remedy = "connect this machine to the others' network; `--interface NAME` takes one that is left out otherwise"
         ticks.append(failed("interfaces", "no interface leads to other machines", remedy, topic=NETWORK))
@@ -187,14 +185,20 @@ def interface_ticks(carriers: Sequence[Carrier]) -> tuple[Tick, ...]:
     return tuple(ticks)
 
 
-def _carrier(each: Carrier) -> str:
+def _used(each: Carrier, *, first: bool) -> Tick:
     bits = each.speed_bytes_per_s * 8
     speed = f", {bits / 1e9:g} Gbit/s" if bits >= 1e9 else f", {bits / 1e6:g} Mbit/s" if bits else ""
-    return f"{each.address}, {KINDS[each.kind]}{speed}"
+    detail = f"{each.address}, {KINDS[each.kind]}{speed}{', used first' if first else ''}"
+    if not each.multicast:
+        remedy = "switch multicast on (`ip link set NAME multicast on`), or use `--peer HOST`"
+        return warning(f"interface {each.name}", f"{detail}; it carries no multicast", remedy, topic=NETWORK)
+    return ok(f"interface {each.name}", detail, topic=NETWORK)
 
 
 def multicast_ticks(heard: Iterable[Multicast], *, platform: str) -> tuple[Tick, ...]:
-    return tuple(_multicast(each, platform) for each in heard)
+    ticks = tuple(_multicast(each, platform) for each in heard)
+    remedy = "machines find each other over IPv6, in the mailbox, and by `--peer HOST`, too"
+    return ticks or (warning("multicast", "not tried: no interface with an IPv4 address carries any", remedy, topic=NETWORK),)
 
 
 def _multicast(each: Multicast, platform: str) -> Tick:
@@ -271,6 +275,8 @@ def _peer(peer: SeenPeer, now_s: float, platform: str) -> Tick:
     wrong: list[Tick] = []
     if peer.sees_us is not None:
         said.append("sees this machine" if peer.sees_us else "does not see this machine")
+    elif peer.ours and "network" in peer.how:
+        said.append("has not said yet whether it sees this machine")
     if peer.reached_ms is not None:
         said.append(f"reached at {peer.addresses[0] if peer.addresses else '?'} in {peer.reached_ms:.1f} ms")
     elif peer.unreachable:
@@ -323,7 +329,7 @@ def clock_words(off_s: float) -> str:
 
 def _no_route(words: str) -> bool:
     """Whether it is what macOS says to a program that may not use the local network."""
-    return "no route to host" in words.lower() or "EHOSTUNREACH" in words
+    return "no route to" in words.lower() or "EHOSTUNREACH" in words
 
 
 # ---- settings, passphrase

@@ -14,7 +14,7 @@ import pytest
 from swarm.api import doctor
 from swarm.cli import run
 from swarm.core.adverts import PeerAdvert
-from swarm.core.diagnosis import TOPICS, Multicast, Tried, TriedDevice
+from swarm.core.diagnosis import TOPICS, Carrier, Multicast, Tried, TriedDevice
 from swarm.core.sightings import SeenPeer, Sightings
 from swarm.host import settings, trial
 from swarm.host.paths import settings_file
@@ -25,6 +25,7 @@ from tests.integration.handmade import make_mailbox
 PEER = SeenPeer(
     advert=PeerAdvert(peer="a" * 32, name="studio", boot="b" * 8, version="0.1.0"), how=("network",), addresses=("10.0.0.9",)
 )
+HERE = Carrier(name="eth0", address="10.0.0.2", v4="10.0.0.2", kind="ethernet")
 HEARD = Multicast(interface="eth0", address="10.0.0.2", sent=True, own=True, packets=3, others=1)
 
 
@@ -35,6 +36,8 @@ def quick(monkeypatch: pytest.MonkeyPatch, state_dir: Path) -> None:
     monkeypatch.setattr(
         trial, "tried", lambda framework, *, limit_s: Tried(framework=framework, devices=(TriedDevice(name="cpu"),))
     )
+    monkeypatch.setattr(doctor, "carriers", lambda names: (HERE,))
+    monkeypatch.setattr(doctor, "HEARD_S", 0.0)
     monkeypatch.setattr(multicast, "listen", lambda used, *, own: (HEARD,))
 
 
@@ -118,7 +121,7 @@ def test_everything_that_hangs_is_named_and_holds_nothing_up(
 
 
 def test_a_check_that_breaks_hides_no_other(mailbox: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken() -> None:
+    def broken(names: object) -> None:
         raise ZeroDivisionError("by nothing")
 
     monkeypatch.setattr(doctor, "carriers", broken)

@@ -142,6 +142,12 @@ def test_interfaces_that_are_used_and_those_that_are_not() -> None:
     assert found[2].detail == "utun3 (a VPN)"
 
 
+def test_an_interface_without_multicast_is_a_warning() -> None:
+    found = interface_ticks([Carrier(name="en0", address="10.0.0.2", kind="ethernet", multicast=False)])
+    assert verdicts(found) == [("interface en0", "warning")]
+    assert "--peer HOST" in found[0].remedy
+
+
 def test_no_interface_fails() -> None:
     found = interface_ticks([Carrier(name="lo", address="127.0.0.1", kind="loopback", why_not="loopback")])
     assert verdicts(found) == [("interfaces", "failed"), ("not used", "ok")]
@@ -160,6 +166,10 @@ def test_multicast_that_is_sent_and_heard_is_well() -> None:
     found = multicast_ticks([HEARD], platform="linux")
     assert verdicts(found) == [("multicast en0", "ok")]
     assert found[0].detail == "sent and received; 9 packets of 3 other machines heard"
+
+
+def test_multicast_that_could_not_be_tried_is_a_warning() -> None:
+    assert verdicts(multicast_ticks([], platform="linux")) == [("multicast", "warning")]
 
 
 def test_hearing_nobody_is_a_warning() -> None:
@@ -227,7 +237,9 @@ def test_one_way_visibility_is_a_warning() -> None:
     assert found.verdict == "warning"
     assert "does not see this machine" in found.detail
     assert "5353" in found.remedy
-    assert judged(replace(PEER, sees_us=None)).verdict == "ok"
+    unknown = judged(replace(PEER, sees_us=None))
+    assert unknown.verdict == "ok"
+    assert "has not said yet" in unknown.detail
 
 
 def test_a_peer_that_is_on_and_cannot_be_reached_fails() -> None:
