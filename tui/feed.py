@@ -241,7 +241,9 @@ class Feed:
         if found is not None:
             self._network = NetworkShown(found, Sightings(), 0.0, report)
         if self._network is not None:
-            now = replace(self._network, sightings=self._sightings, now_s=self._clock())
+            now_s, seen = self._clock(), self._sightings
+            whole = doctors.refreshed(self._network.found, seen, now_s)
+            now = replace(self._network, found=whole, sightings=seen, now_s=now_s)
             self._network = now
             self._post(NetworkPolled(now))
 

@@ -240,6 +240,16 @@ def _settled(seen: Sightings) -> bool:
     return all((peer.reached_ms is not None or peer.unreachable) and peer.sees_us is not None for peer in others)
 
 
+def refreshed(found: Examination, seen: Sightings, now_s: float) -> Examination:
+    """With the machines as they are seen by now; the rest as it was found."""
+    of_peers = [n for n, tick in enumerate(found.ticks) if tick.topic == PEERS]
+    if not of_peers or any(found.ticks[n].verdict == "checking" for n in of_peers):
+        return found
+    first, last = of_peers[0], of_peers[-1]
+    now = diagnosis.peer_ticks(seen, now_s=now_s, platform=sys.platform)
+    return msgspec.structs.replace(found, ticks=(*found.ticks[:first], *now, *found.ticks[last + 1 :]))
+
+
 def report(found: Examination) -> str:
     """A page to paste into a bug report: bounded, and without secrets."""
     return bugreport.page(
@@ -253,7 +263,8 @@ def report(found: Examination) -> str:
 
 
 def _hidden(sightings: Sightings) -> bugreport.Hide:
-    names = [identity.machine_name(), *(peer.advert.name for peer in sightings.peers)]
+    whole = [identity.machine_name(), *(peer.advert.name for peer in sightings.peers)]
+    names = [name.partition(".")[0] for name in whole]  # what follows is the network's
     users = [os.environ.get(name, "") for name in ("USER", "LOGNAME", "SUDO_USER", "USERNAME")]
     with contextlib.suppress(KeyError, OSError):
         users.append(getpass.getuser())

@@ -111,7 +111,7 @@ def scrubbed(text: str, hide: Hide) -> str:
             numbered.setdefault(name.lower(), f"machine-{len(numbered) + 1}")
     for name in sorted(numbered, key=len, reverse=True):
         text = _word(name).sub(numbered[name], text)
-    for name in sorted({user for user in hide.users if user}, key=len, reverse=True):
+    for name in sorted({user for user in hide.users if len(user) > 1}, key=len, reverse=True):
         text = _word(name).sub("USER", text)
     text = _OPTION.sub(r"\1=(hidden)", text)
     text = _HARDWARE.sub("(hardware address)", text)

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from swarm.api import doctor
@@ -16,6 +17,7 @@ from swarm.cli import run
 from swarm.core.adverts import PeerAdvert
 from swarm.core.diagnosis import TOPICS, Carrier, Multicast, Tried, TriedDevice
 from swarm.core.sightings import SeenPeer, Sightings
+from swarm.core.ticks import checking
 from swarm.host import settings, trial
 from swarm.host.paths import settings_file
 from swarm.mailbox import probe
@@ -129,6 +131,18 @@ def test_a_check_that_breaks_hides_no_other(mailbox: str, monkeypatch: pytest.Mo
     assert verdicts(found)["network", "interfaces"] == "failed"
     assert "ZeroDivisionError: by nothing" in next(tick.detail for tick in found.ticks if tick.name == "interfaces")
     assert verdicts(found)["share", "timings"] != "checking"
+
+
+def test_the_machines_are_those_that_are_seen_by_now(mailbox: str) -> None:
+    found = examined(mailbox, sight=sees_studio)
+    now = doctor.refreshed(found, Sightings(), found.now_s)
+    assert [tick.name for tick in now.ticks if tick.topic == "peers"] == ["peers"]
+    assert [tick for tick in now.ticks if tick.topic != "peers"] == [tick for tick in found.ticks if tick.topic != "peers"]
+    assert [topic for topic, _ in now.topics()] == list(TOPICS)
+    again = doctor.refreshed(now, Sightings(peers=(PEER, msgspec.structs.replace(PEER, doubled=True))), found.now_s)
+    assert [tick.name for tick in again.ticks if tick.topic == "peers"] == ["studio", "studio"]
+    unknown = doctor.Examination(ticks=(checking("peers", topic="peers"),))
+    assert doctor.refreshed(unknown, Sightings(peers=(PEER,)), 0.0) == unknown
 
 
 # The command

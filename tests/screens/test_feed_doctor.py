@@ -65,7 +65,8 @@ def test_an_examination_is_told_as_it_goes_and_then_with_its_report(
     assert whole.report == "a page"
     assert doctor.asked == [[fixed.SHARE]]
     again = run.next(NetworkPolled).shown  # with each look at the mailboxes: who is seen, and when
-    assert again.found is whole.found
+    assert again.found.done
+    assert again.report == "a page"
     assert again.now_s >= whole.now_s
     run.feed.examine()
     run.until(NetworkPolled, lambda m: not m.shown.found.done)
