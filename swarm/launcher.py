@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import secrets
@@ -20,6 +19,7 @@ import msgspec
 from swarm.core.errors import INTERRUPTED, Dropped, UsageError, WorkerFailed
 from swarm.core.events import Ended, Failed, Joined, WorkerEvent
 from swarm.core.jobs import Learn, Order, Process
+from swarm.core.lines import UNREADABLE
 from swarm.host.children import python
 from swarm.host.identity import PROCESS, boot_id, note_process, started
 from swarm.host.paths import jobs_dir, state_dir
@@ -75,7 +75,7 @@ class EventTail:
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
         for line in whole.splitlines():
-            with contextlib.suppress(msgspec.MsgspecError):  # of another version
+            with contextlib.suppress(*UNREADABLE):  # of another version
                 yield _EVENT.decode(line)
 
 
@@ -269,7 +269,7 @@ def _running(folder: Path) -> int | None:
 def _read(path: Path, type: object) -> object:
     try:
         return msgspec.json.decode(path.read_bytes(), type=type)
-    except (OSError, msgspec.MsgspecError, json.JSONDecodeError):
+    except (OSError, *UNREADABLE):
         return None
 
 

@@ -36,6 +36,7 @@ from swarm.core.events import (
     WorkerEvent,
 )
 from swarm.core.finetune import FineTune
+from swarm.core.plaintext import plain as plain
 from swarm.core.records import Rejected, RejectReason, RoundRecord
 from swarm.core.specs import Algorithm, DiLoCo, FedAvg
 
@@ -272,12 +273,6 @@ def norms(record: RoundRecord) -> str:
         return ""
     ends = dict.fromkeys((f"{min(known):.3g}", f"{max(known):.3g}"))
     return "–".join(ends)
-
-
-def plain(text: str, limit: int = 80) -> str:
-    """Text that may come from another machine: printable characters only, bounded."""
-    cleaned = "".join(c if c.isprintable() else "·" for c in text)
-    return cleaned if len(cleaned) <= limit else cleaned[: limit - 1] + "…"
 
 
 def counted(n: int, noun: str) -> str:
