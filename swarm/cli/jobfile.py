@@ -92,7 +92,8 @@ class _JobFile:
         if method != self._method:
             known = method in METHODS
             hint = f"`swarm start {method} -c {self._path}`" if known else f"there are {' and '.join(METHODS)}"
-            raise UsageError(f"{self._place('method')}: a job for {plain(method) if isinstance(method, str) else shown(method)}, not for {self._method}: {hint}")
+            which = plain(method) if isinstance(method, str) else shown(method)
+            raise UsageError(f"{self._place('method')}: a job for {which}, not for {self._method}: {hint}")
 
     def _once(self, key: str, written: str) -> None:
         if key in self._given:
