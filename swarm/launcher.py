@@ -167,7 +167,7 @@ def log_tail(log: Path, lines: int) -> tuple[str, ...]:
             text = file.read().decode(errors="replace")
     except OSError:
         return ()
-    return tuple(text.splitlines()[-lines:])
+    return tuple(text.removesuffix("\n").split("\n")[-lines:]) if text else ()
 
 
 def last_words(folder: Path) -> str:

@@ -68,7 +68,7 @@ def sentence(event: WorkerEvent) -> str | None:
             return _closed(event)
         case Evaluated():
             metrics = "".join(f"  {plain(k)} {v:.3f}" for k, v in event.metrics.items())
-            return f"round {event.round}: validation loss {number(event.loss, 4)}{metrics}"
+            return f"round {event.round}: validation loss {number(event.loss, 4)}{plain(metrics, 300)}"
         case ShareLost():
             return f"the mailbox does not answer ({plain(event.reason, 200)}): training goes on, and it is tried again"
         case ShareBack():
@@ -155,7 +155,7 @@ def _closed(event: RoundClosed) -> str:
     first, last = shown.pop("first_loss", None), shown.pop("last_loss", None)  # of the clients' steps
     if first is not None and last is not None:
         loss += f" ({number(first)} → {number(last)})"
-    metrics = "".join(f"  {plain(name)} {number(value)}" for name, value in shown.items())
+    metrics = plain("".join(f"  {plain(name)} {number(value)}" for name, value in shown.items()), 300)
     return f"round {event.round} closed{of}{who}{loss}{metrics}{why}{rejected}"
 
 

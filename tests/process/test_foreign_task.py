@@ -1,4 +1,4 @@
-"""A run that asks for a task that is not here: `swarm join` names the package to install, and stops before anything is fetched."""
+"""A run that asks for a task that is not here: `swarm join` names the package, and stops before anything is fetched."""
 
 from __future__ import annotations
 
