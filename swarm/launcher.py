@@ -17,9 +17,10 @@ from pathlib import Path
 import msgspec
 
 from swarm.core.errors import INTERRUPTED, Dropped, UsageError, WorkerFailed
-from swarm.core.events import Ended, Failed, Joined, WorkerEvent
+from swarm.core.events import Building, Ended, Failed, Joined, Transfer, WorkerEvent
 from swarm.core.jobs import Learn, Order, Process
 from swarm.core.lines import UNREADABLE
+from swarm.core.sentences import transferred
 from swarm.host.children import python
 from swarm.host.identity import PROCESS, boot_id, note_process, started
 from swarm.host.paths import jobs_dir, state_dir
@@ -43,6 +44,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""  # the last words of a failed one, and who had a dropped one removed
     pid: int = 0
     device: str = ""
+    doing: str = ""  # before it has joined: what it prepares, in words
     log: Path  # whole log of the worker
 
 
@@ -188,6 +190,7 @@ class _Seen:
         self._events = EventTail(folder / "events.jsonl")
         self._order: object = None
         self._joined: Joined | None = None
+        self._doing = ""
         self._ended: Ended | None = None
         self._failed: Failed | None = None
         self._over: Job | None = None  # the job as it ended: it will not change any more
@@ -212,6 +215,10 @@ class _Seen:
             match event:
                 case Joined():
                     self._joined = event
+                case Building():
+                    self._doing = f"building {event.what}"
+                case Transfer():
+                    self._doing = transferred(event)
                 case Ended():
                     self._ended = event
                 case Failed():
@@ -243,6 +250,7 @@ class _Seen:
             message=message,
             pid=pid or 0,
             device=joined.device if joined else "",
+            doing="" if joined else self._doing,
             log=self._folder / "log.txt",
         )
 
