@@ -34,6 +34,7 @@ from swarm.core.specs import Algorithm, DiLoCo, FedAvg
 from swarm.host import paths
 from swarm.host.identity import Identity, holder, identity, note_process, process_alive, process_gone
 from swarm.host.opening import mailbox_at
+from swarm.host.tending import Tending, lower, manners
 from swarm.manifests import manifest_sha256, read_manifest, read_to_write, run_ids
 
 if TYPE_CHECKING:
@@ -99,6 +100,9 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
     from swarm.tasks import registry
 
     leave = _leave_on_signals(emit)
+    if (told := manners(order.owner, lower(order.nice))) is not None:
+        emit(told)
+    tending = Tending(order.owner, emit=emit)
     mailbox = mailbox_at(order.mailbox)
     asyncio.run(mailbox.open())
     trainable: Trainable | None = None
@@ -140,7 +144,7 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
     if fine_tunes:
         from swarm.parallel.job import take_part
 
-        take_part(mailbox, manifest, order, me=me, record=record, leave=leave, emit=emit)
+        take_part(mailbox, manifest, order, me=me, record=record, leave=leave, emit=emit, tend=tending.of)
         return 0
     process = psutil.Process()
     from swarm.mailbox.threads import DaemonThreads
@@ -162,6 +166,8 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
 
         syncer = Syncer(**common)
         leave(syncer.leave)
+        if order.owner:
+            emit(Trouble(message="closing rounds goes on, whoever is at this machine: only training holds still"))
         trainable = None  # what Θ⁰ was made with
         syncer.run()
         return 0
@@ -169,7 +175,7 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
     if isinstance(manifest.algorithm, FedAvg):
         from swarm.runtime.federation import train_clients
 
-        train_clients(trainable, leave, common)
+        train_clients(trainable, leave, common, tend=tending.of)
         return 0
     from swarm.runtime.local import local_of
     from swarm.runtime.session import Session
@@ -184,6 +190,7 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
         **common,
     )
     leave(session.leave)
+    tending.of(session)
     with session:
         if not session.resumed:
             trainable.use_stream(session.me.learner, session.me.incarnation)

@@ -59,6 +59,7 @@ from swarm.core.state import LearnerView, RunState, participants, rejections, tr
 from swarm.core.ticks import Tick
 from swarm.host.crash import note_crash
 from swarm.host.settings import mailbox_location
+from swarm.host.tending import manners
 from swarm.launcher import Job, jobs
 from swarm.learners.devices import installed_frameworks
 from swarm.neighbours import Neighbourhood, look_around
@@ -139,6 +140,7 @@ __all__ = [
     "longest_s",
     "look_around",
     "mailbox_location",
+    "manners",
     "mean_metrics",
     "mount",
     "nested_history",

@@ -21,6 +21,7 @@ COMMANDS = {
     "tui": ("screen:tui", "Open the screen."),
     "start": ("start:start", "Start a run, and train in it."),
     "join": ("join:join", "Take part in a run."),
+    "service": ("service:service", "Have this machine stand by from its start on."),
     "leave": ("jobs:leave", "Let this machine leave a run."),
     "stop": ("control:stop", "End a run for everybody."),
     "pause": ("control:pause", "Let a run rest."),

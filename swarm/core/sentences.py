@@ -12,13 +12,16 @@ from swarm.core.events import (
     Ended,
     Evaluated,
     Failed,
+    Freed,
     Gathering,
     GenerationOver,
+    Held,
     JobReported,
     JobSaved,
     JobStepped,
     JobValidated,
     Joined,
+    OwnerFirst,
     Paused,
     Published,
     RankPlaced,
@@ -64,6 +67,12 @@ def sentence(event: WorkerEvent) -> str | None:
             return f"round {event.round}: the run is paused{by}, until somebody resumes it"
         case Resumed():
             return f"round {event.round}: the run goes on"
+        case OwnerFirst():
+            return plain(event.words, 300)
+        case Held():
+            return f"paused here: {plain(event.reason, 200)}"
+        case Freed():
+            return "goes on here"
         case RoundClosed():
             return _closed(event)
         case Evaluated():

@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import difflib
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Annotated, Any
 
 import msgspec
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
 from swarm.core.errors import UsageError
+from swarm.core.owner import parse_hours
 from swarm.core.plaintext import plain, shown
 from swarm.host.paths import settings_file
 
@@ -26,6 +29,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     discovery: bool = True  # tell the network of this machine, and listen for others
     interfaces: tuple[str, ...] = ()  # over which, by name: ["en0"]; none: the best
     peers: tuple[str, ...] = ()  # machines to ask at their addresses: ["studio.local", "192.168.1.7:27273"]
+    idle_only: bool = False  # train only while nobody is at the keyboard
+    on_ac_only: bool = False  # train only on mains power
+    hours: str = ""  # train only within these, local time: "22-7", or several, "22-7,12-13"
+    nice: Annotated[int, msgspec.Meta(ge=0, le=19)] | None = None  # of workers; None: 0, and 10 of a machine that stands by
+
+
+_CHECKS: Mapping[str, Callable[[Any], object]] = {"hours": parse_hours}
+"""Of single fields: they raise ValueError for a value that is none."""
 
 
 def load() -> tuple[Settings, tuple[str, ...]]:
@@ -47,8 +58,11 @@ def load() -> tuple[Settings, tuple[str, ...]]:
             faults.append(f"{path}: unknown setting {shown(name, 40)}: {hint}")
             continue
         try:
-            good[name] = msgspec.convert(value, fields[name].type)
-        except (msgspec.ValidationError, ValueError, RecursionError) as error:
+            converted = msgspec.convert(value, fields[name].type)
+            if name in _CHECKS:
+                _CHECKS[name](converted)
+            good[name] = converted
+        except (ValueError, RecursionError) as error:  # msgspec.ValidationError is a ValueError
             faults.append(f"{path}: {name} = {shown(value, 40)}: {plain(str(error), 200)}: the default is used")
     return Settings(**good), tuple(faults)
 
