@@ -48,6 +48,7 @@ EVALS_BACK = 64  # an evaluation may be written some rounds after its round
 
 class MailboxView(msgspec.Struct, frozen=True, kw_only=True):
     location: str
+    id: str = ""  # of the mailbox; "" while it was never opened
     problem: str = ""  # why it cannot be used now; '' when it can
     remedy: str = ""  # what to do about it
     runs: tuple[RunState, ...] = ()  # joinable ones first; `rounds` holds the newest record only
@@ -287,7 +288,14 @@ class _MailboxWatch:
 
     def _view(self, problem: str, remedy: str) -> MailboxView:
         states = sorted((watch.state for watch in self._runs.values()), key=_interest)
-        return MailboxView(location=self._location, problem=problem, remedy=remedy, runs=tuple(states), foreign=self._foreign)
+        return MailboxView(
+            location=self._location,
+            id=self._id,
+            problem=problem,
+            remedy=remedy,
+            runs=tuple(states),
+            foreign=self._foreign,
+        )
 
     async def _list(self, mailbox: Mailbox) -> list[str]:
         if mailbox is not self._opened:

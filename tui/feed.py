@@ -10,15 +10,30 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from textual.message import Message
 
-from swarm.api import Home, Job, RunState
+from swarm.api import Home, Job, Joining, RunState, Sightings, Way
+from swarm.api import doctor as doctors
 from tui import text
-from tui.messages import CommandEnded, Facts, HomePolled, HomeShown, LogLine, RunAt, RunPolled, RunShown
+from tui.messages import (
+    RUNNING_JOB,
+    CommandEnded,
+    Facts,
+    HomePolled,
+    HomeShown,
+    JoinPolled,
+    JoinShown,
+    LogLine,
+    NetworkPolled,
+    NetworkShown,
+    RunAt,
+    RunPolled,
+    RunShown,
+)
 from tui.transitions import Note, home_notes, mailbox_notes, run_notes
 
 T = TypeVar("T")
@@ -37,6 +52,19 @@ class RunSource(Protocol):
     async def poll(self) -> RunState: ...
 
 
+class JoinSource(Protocol):
+    async def poll(self, sightings: Sightings | None = None) -> Joining: ...
+
+
+class Near(Protocol):
+    """The machines and runs around this one. Its calls do not block."""
+
+    def start(self) -> None: ...
+    def close(self) -> None: ...
+    def add(self, peer: str) -> None: ...
+    def poll(self, home: Home) -> Sightings: ...
+
+
 class Api(Protocol):
     """What the feed needs of `swarm.api`."""
 
@@ -44,6 +72,13 @@ class Api(Protocol):
     def HomeWatch(self) -> Callable[[tuple[str, ...] | None], HomeSource]: ...
     @property
     def RunWatch(self) -> Callable[[str, str], RunSource]: ...
+    @property
+    def JoinWatch(self) -> Callable[..., JoinSource]: ...
+    @property
+    def Neighbourhood(self) -> Callable[..., Near]: ...
+    def remember_peer(self, address: str) -> None: ...
+    def mount(self, way: Way, *, quiet: bool = True) -> str: ...
+    def remember(self, mailbox: str) -> None: ...
     def jobs(self) -> tuple[Job, ...]: ...
     def settings_faults(self) -> tuple[str, ...]: ...
     def start_join(self, mailbox: str, run: str) -> Job: ...
@@ -53,6 +88,19 @@ class Api(Protocol):
     async def resume_run(self, mailbox: str, run: str) -> None: ...
     async def drop_learner(self, mailbox: str, run: str, learner: str) -> int: ...
     def log_tail(self, job: str, lines: int = 200) -> tuple[str, ...]: ...
+
+
+class Doctor(Protocol):
+    """What the feed needs of `swarm.api.doctor`."""
+
+    async def examine(
+        self,
+        locations: Sequence[str] | None = None,
+        *,
+        sight: doctors.Sight | None = None,
+        told: Callable[[doctors.Examination], object] = ...,
+    ) -> doctors.Examination: ...
+    def report(self, found: doctors.Examination) -> str: ...
 
 
 class Feed:
@@ -65,10 +113,11 @@ class Feed:
         *,
         home_s: float = HOME_S,
         run_s: float = RUN_S,
+        doctor: Doctor = doctors,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], str] = lambda: time.strftime("%H:%M:%S"),
     ) -> None:
-        self._api, self._mailboxes = api, mailboxes
+        self._api, self._mailboxes, self._doctor = api, mailboxes, doctor
         self._home_s, self._run_s = home_s, run_s
         self._clock, self._wall = clock, wall
         self._post: Callable[[Message], object] = lambda message: None
@@ -76,6 +125,14 @@ class Feed:
         self._rescan = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._following: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[None] | None = None
+        self._way: Way | None = None  # how the share of the run that is looked at is mounted
+        self._mounting = False
+        self._near: Near | None = None
+        self._examining: asyncio.Task[None] | None = None
+        self._network: NetworkShown | None = None
+        self._home: Home | None = None
+        self._sightings = Sightings()
         self._noted = 0
         self._facts = Facts()
         self._problem = ""  # of the last call that went wrong
@@ -98,11 +155,32 @@ class Feed:
         """Follow this run beside the mailboxes, and no other."""
         self._call(self._show, at)
 
+    def check(self, at: RunAt | None, *, name: str = "") -> None:
+        """Follow what stands between this machine and a run, and no other one."""
+        self._call(self._check, at, name)
+
     def rescan(self) -> None:
         self._call(self._rescan.set)
 
+    def examine(self) -> None:
+        """Look at this machine, its network and the mailboxes, unless that is under way."""
+        self._call(self._examine)
+
     def join(self, at: RunAt) -> None:
-        self._command("join", at.run, lambda: in_thread(self._api.start_join, at.mailbox, at.run))
+        """`at` must name the mailbox's folder, which is remembered."""
+
+        def work() -> None:
+            self._api.start_join(at.mailbox, at.run)
+            self._api.remember(at.mailbox)
+
+        self._command("join", at.run, lambda: in_thread(work))
+
+    def mount(self, at: RunAt) -> None:
+        """Mount the share of the run that is looked at, as the last look said."""
+        self._command("mount", at.run, self._mount)
+
+    def add_peer(self, address: str) -> None:
+        self._command("add the peer", address, lambda: self._add(address))
 
     def leave(self, job: str) -> None:
         self._command("leave", job, lambda: in_thread(self._api.leave, job))
@@ -148,6 +226,28 @@ class Feed:
             self._following.cancel()
         self._following = None if at is None else self._spawn(self._follow_run(at))
 
+    def _check(self, at: RunAt | None, name: str) -> None:
+        if self._checking is not None:
+            self._checking.cancel()
+        self._way = None
+        self._checking = None if at is None else self._spawn(self._follow_join(at, name))
+
+    async def _mount(self) -> None:
+        if self._way is None or self._mounting:
+            return
+        self._mounting = True
+        try:
+            problem = await in_thread(lambda way: self._api.mount(way, quiet=True), self._way)
+        finally:
+            self._mounting = False
+        if problem:
+            raise RuntimeError(problem)
+
+    async def _add(self, address: str) -> None:
+        if self._near is not None:
+            self._near.add(address)
+            await in_thread(self._api.remember_peer, address)
+
     def _command(self, command: Any, what: str, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
         async def run() -> None:
             problem = ""
@@ -162,6 +262,14 @@ class Feed:
 
     async def _follow_home(self) -> None:
         watch = self._api.HomeWatch(self._mailboxes)
+        near = self._near = self._api.Neighbourhood(advertises="watching")
+        near.start()
+        try:
+            await self._look(watch, near)
+        finally:
+            near.close()
+
+    async def _look(self, watch: HomeSource, near: Near) -> None:
         home: Home | None = None
         notes: deque[Note] = deque(maxlen=KEPT)
         while True:
@@ -171,9 +279,22 @@ class Feed:
             self._facts = replace(self._facts, home_polls=self._facts.home_polls + 1, home_poll_s=now_s - began_s)
             if polled is not None:
                 notes.extend(self._numbered([*home_notes(home, polled), *mailbox_notes(home, polled)]))
-                home = polled
+                self._home = home = polled
                 faults = await self._tried(in_thread(self._api.settings_faults)) or ()
-                self._post(HomePolled(HomeShown(home=home, now_s=now_s, polled_at_s=now_s, faults=faults, notes=tuple(notes))))
+                self._sightings = await self._tried(in_thread(near.poll, home)) or self._sightings
+                self._post(
+                    HomePolled(
+                        HomeShown(
+                            home=home,
+                            now_s=now_s,
+                            polled_at_s=now_s,
+                            faults=faults,
+                            notes=tuple(notes),
+                            sightings=self._sightings,
+                        )
+                    )
+                )
+            self._tell_network()
             # Not wait_for: it may swallow a cancellation that comes with the event (Python 3.11).
             asked = asyncio.get_running_loop().create_task(self._rescan.wait())
             try:
@@ -181,6 +302,36 @@ class Feed:
             finally:
                 asked.cancel()
             self._rescan.clear()
+
+    def _examine(self) -> None:
+        if self._examining is None or self._examining.done():
+            self._examining = self._spawn(self._follow_examination())
+
+    async def _follow_examination(self) -> None:
+        def told(found: doctors.Examination) -> None:
+            self._tell_network(found)
+
+        async def sight() -> Sightings:
+            return self._sightings
+
+        locations = [view.location for view in self._home.mailboxes] if self._home is not None else self._mailboxes
+        found = await self._tried(self._doctor.examine(locations, sight=sight, told=told))
+        if found is None:
+            self._post(CommandEnded("check", "network", self._problem))
+            return
+        report = await self._tried(in_thread(self._doctor.report, found)) or ""
+        self._tell_network(found, report=report)
+
+    def _tell_network(self, found: doctors.Examination | None = None, *, report: str = "") -> None:
+        """Post what is known: of an examination, if there was one yet, and who is seen just now."""
+        if found is not None:
+            self._network = NetworkShown(found, Sightings(), 0.0, report)
+        if self._network is not None:
+            now_s, seen = self._clock(), self._sightings
+            whole = doctors.refreshed(self._network.found, seen, now_s)
+            now = replace(self._network, found=whole, sightings=seen, now_s=now_s)
+            self._network = now
+            self._post(NetworkPolled(now))
 
     async def _follow_run(self, at: RunAt) -> None:
         watch = self._api.RunWatch(at.mailbox, at.run)
@@ -223,6 +374,22 @@ class Feed:
         finally:
             if polling is not None:
                 polling.cancel()
+
+    async def _follow_join(self, at: RunAt, name: str) -> None:
+        watch = self._api.JoinWatch(at.run, name=name, location=at.mailbox or None)
+        before: frozenset[str] | None = None
+        while True:
+            began_s = self._clock()
+            joining = await self._tried(watch.poll(self._sightings))
+            jobs = await self._jobs(at)
+            if before is None:  # what ended before somebody came here is no answer to a key that is pressed here
+                before = frozenset(job.id for job in jobs if job.state not in RUNNING_JOB)
+            if joining is not None:
+                self._way = joining.way
+                job = next((job for job in jobs if job.id not in before), None)
+                shown = JoinShown(at=at, joining=joining, now_s=self._clock(), job=job, mounting=self._mounting)
+                self._post(JoinPolled(shown))
+            await asyncio.sleep(max(0.1, self._run_s - (self._clock() - began_s)))
 
     async def _jobs(self, at: RunAt) -> tuple[Job, ...]:
         jobs = await self._tried(in_thread(self._api.jobs)) or ()

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from textual.message import Message
 
-from swarm.api import Home, Job, RunState
+from swarm.api import Home, Job, Joining, RunState, Sightings
+from swarm.api.doctor import Examination
 from tui.transitions import Note
 
-Command = Literal["join", "leave", "stop", "pause", "resume", "drop"]
+Command = Literal["join", "leave", "stop", "pause", "resume", "drop", "mount", "add the peer", "check"]
 RUNNING_JOB = ("starting", "running")
 
 
 class RunAt(NamedTuple):
-    """Where a run is."""
+    """Where a run is. `mailbox`: '' if the network alone tells of it."""
 
     mailbox: str
     run: str
@@ -28,6 +29,7 @@ class HomeShown:
     polled_at_s: float  # monotonic, when `home` was read
     faults: tuple[str, ...] = ()  # of the settings file
     notes: tuple[Note, ...] = ()  # this sitting's, oldest first, bounded
+    sightings: Sightings = field(default_factory=Sightings)
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,15 @@ class RunShown:
 
 
 @dataclass(frozen=True)
+class JoinShown:
+    at: RunAt
+    joining: Joining
+    now_s: float
+    job: Job | None = None  # that this machine began to join it with
+    mounting: bool = False  # a mount is under way
+
+
+@dataclass(frozen=True)
 class Facts:
     """How the feed fares, for the page of debug facts."""
 
@@ -67,6 +78,25 @@ class Facts:
     run_polls: int = 0
     run_poll_s: float = 0.0
     errors: tuple[str, ...] = ()  # the last unexpected ones
+
+
+@dataclass(frozen=True)
+class NetworkShown:
+    """What the Network screen shows."""
+
+    found: Examination
+    sightings: Sightings  # newer than those of `found`, as a rule
+    now_s: float  # monotonic, when this was posted
+    report: str = ""  # a page for a bug report, once all is known
+
+
+class NetworkPolled(Message):
+    def __init__(self, shown: NetworkShown) -> None:
+        super().__init__()
+        self.shown = shown
+
+    def can_replace(self, message: Message) -> bool:
+        return isinstance(message, NetworkPolled)
 
 
 class HomePolled(Message):
@@ -85,6 +115,15 @@ class RunPolled(Message):
 
     def can_replace(self, message: Message) -> bool:
         return isinstance(message, RunPolled) and message.shown.at == self.shown.at
+
+
+class JoinPolled(Message):
+    def __init__(self, shown: JoinShown) -> None:
+        super().__init__()
+        self.shown = shown
+
+    def can_replace(self, message: Message) -> bool:
+        return isinstance(message, JoinPolled) and message.shown.at == self.shown.at
 
 
 class CommandEnded(Message):

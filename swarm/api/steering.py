@@ -25,7 +25,9 @@ from swarm.core.ids import is_learner_id, learner_id_from_host
 from swarm.core.ids import learner_id as check_learner_id
 from swarm.core.jobs import CreateRun, Learn
 from swarm.core.keys import RunKeys
+from swarm.core.mounting import parse_share
 from swarm.core.naming import run_id, run_name
+from swarm.core.owner import OwnerRules, parse_hours
 from swarm.core.records import Control, Role
 from swarm.core.specs import Algorithm
 from swarm.core.state import RunPhase
@@ -55,10 +57,12 @@ def new_run(
     base_model: str | None = None,
     attach: bool | None = None,
     attach_model: bool = False,
+    share: str | None = None,
 ) -> CreateRun:
     """A run to be made by a worker; its options are checked here. `base_model`: a Safetensors file with the parameters that it
     begins with; None: freshly initialised ones. `attach`: the data that its order gives; None: if that is under 1 GiB.
-    `attach_model`: the model that it gives, too. Raises UsageError, TaskUnknown."""
+    `attach_model`: the model that it gives, too. `share`: URL of the share that holds the mailbox, for machines that have not
+    mounted it. Raises UsageError, TaskUnknown."""
     try:
         chosen = registry.get(task)
     except TaskUnknown as error:
@@ -90,6 +94,7 @@ def new_run(
         base_model=None if base_model is None else settings.absolute(base_model),
         attach=attach,
         attach_model=attach_model,
+        share="" if share is None else parse_share(share).url,
     )
 
 
@@ -99,9 +104,10 @@ def new_finetuning(
     name: str | None = None,
     attach: bool | None = None,
     adapter: str | None = None,
+    share: str | None = None,
 ) -> CreateRun:
     """An MLX-LM fine-tuning to be made by a worker, whose order gives the base model and the data. `attach`: the data; None: if
-    it is under 1 GiB. `adapter`: a Safetensors file that it begins with. Raises UsageError."""
+    it is under 1 GiB. `adapter`: a Safetensors file that it begins with. `share`: as of `new_run`. Raises UsageError."""
     random = secrets.SystemRandom()
     if name is not None and not is_learner_id(name):
         raise UsageError(f"{name!r} is no name for a run: 1 to 64 of a-z, 0-9 and '-', and no Windows device name")
@@ -116,6 +122,7 @@ def new_finetuning(
         attach=attach,
         attach_model=algorithm.attach_model,
         adapter=None if adapter is None else settings.absolute(adapter),
+        share="" if share is None else parse_share(share).url,
     )
 
 
@@ -141,8 +148,14 @@ def learn_order(
     interface: str | None = None,
     threads: int | None = None,
     role: Role = "both",
+    idle_only: bool | None = None,
+    on_ac_only: bool | None = None,
+    hours: str | None = None,
+    nice: int | None = None,
 ) -> Learn:
-    """What a worker needs to take part in a run. Raises UsageError for a wrong learner id."""
+    """What a worker needs to take part in a run. `idle_only`, `on_ac_only`, `hours`, `nice`: None: as the settings have them.
+    Raises UsageError for a wrong learner id, and for hours that are none."""
+    chosen = settings.load()[0]
     return Learn(
         mailbox=mailbox,
         run=run,
@@ -159,6 +172,22 @@ def learn_order(
         interface=interface,
         threads=threads,
         role=role,
+        owner=_owner_rules(chosen, idle_only=idle_only, on_ac_only=on_ac_only, hours=hours),
+        nice=(chosen.nice or 0) if nice is None else nice,
+    )
+
+
+def _owner_rules(
+    chosen: settings.Settings, *, idle_only: bool | None, on_ac_only: bool | None, hours: str | None
+) -> OwnerRules:
+    try:
+        ranges = parse_hours(chosen.hours if hours is None else hours)
+    except ValueError as error:
+        raise UsageError(f"--hours: {error}") from None
+    return OwnerRules(
+        idle_only=chosen.idle_only if idle_only is None else idle_only,
+        on_ac_only=chosen.on_ac_only if on_ac_only is None else on_ac_only,
+        hours=ranges,
     )
 
 

@@ -8,7 +8,17 @@ from typing import Any
 import click
 
 from swarm import api
-from swarm.cli.common import LearnerChoice, json_option, mailbox_option, remember, wait_for, where
+from swarm.cli.common import (
+    LearnerChoice,
+    OwnerChoice,
+    json_option,
+    mailbox_option,
+    owner_options,
+    remember,
+    share_option,
+    wait_for,
+    where,
+)
 from swarm.cli.specoptions import spec_options
 from swarm.core.errors import UsageError
 from swarm.core.finetune import FineTune, Places, finetune
@@ -35,10 +45,12 @@ ADAPTER_PATH = "adapters"  # MLX-LM's default
     default=None,
     help="Put the data into the mailbox, for those who join; by default if it is under 1 GiB.",
 )
+@share_option
 @click.option("--no-join", is_flag=True, help="Only make the run.")
 @click.option("--detach", is_flag=True, help="Train in the background; `swarm jobs` shows it.")
 @click.option("--interface", metavar="NAME", help="The network interface to exchange over, as en0; by default the best.")
 @click.option("--learner-id", metavar="ID", help="Name of this machine in the run; by default the host's name.")
+@owner_options
 @mailbox_option
 @json_option
 def mlx_lm(
@@ -50,10 +62,12 @@ def mlx_lm(
     resume_adapter_file: str | None,
     name: str | None,
     attach: bool | None,
+    share: str | None,
     no_join: bool,
     detach: bool,
     interface: str | None,
     learner_id: str | None,
+    owner: OwnerChoice,
     mailbox: str | None,
     as_json: bool,
     **fields: Any,
@@ -69,7 +83,8 @@ def mlx_lm(
         what = "--model, a folder or a Hugging Face repository" if model is None else "--data, a folder with train.jsonl"
         raise UsageError(f"a fine-tuning needs {what}")
     location = where(mailbox)
-    create = api.new_finetuning(algorithm, name=name, attach=attach, adapter=resume_adapter_file or places.resume_adapter_file)
+    adapter = resume_adapter_file or places.resume_adapter_file
+    create = api.new_finetuning(algorithm, name=name, attach=attach, adapter=adapter, share=share)
     wait_for(api.check_new_name(location, create.name))
     remember(location)
     learner: LearnerChoice = {
@@ -82,6 +97,7 @@ def mlx_lm(
         "interface": interface,
         "role": "both",
         "threads": None,
+        **owner,
     }
     order = api.learn_order(location, create.run, create=create, join=not no_join, **learner)
     if detach and not no_join:

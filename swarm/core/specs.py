@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import msgspec
@@ -12,6 +13,7 @@ from swarm.core.options import check_ranges
 from swarm.core.training import LocalTraining
 
 DeltaDtype = Literal["F32", "F16", "BF16", "F8_E4M3", "F4"]
+_PLAIN_NUMBER = re.compile(r"[0-9.eE+-]{1,30}")
 WideDtype = Literal["F32", "F16", "BF16"]
 
 
@@ -123,7 +125,12 @@ class FedAvg(LocalTraining, frozen=True, kw_only=True, tag="fedavg", tag_field="
     outer: Annotated[
         Literal["fedavg", "fedavgm", "fedadam", "fedyogi"], Meta(description="the outer optimizer, on the clients' mean")
     ] = "fedavg"
-    outer_lr: Annotated[float, Meta(gt=0, description="learning rate of the outer optimizer")] = 1.0
+    outer_lr: (
+        Annotated[
+            float, Meta(gt=0, description="learning rate of the outer optimizer; by default 1, of fedadam and fedyogi 0.1")
+        ]
+        | None
+    ) = None  # once it is made: a number
     outer_momentum: Annotated[float, Meta(ge=0, lt=1, description="fedavgm: momentum")] = 0.9
     outer_beta1: Annotated[float, Meta(ge=0, lt=1, description="fedadam, fedyogi: decay of the mean")] = 0.9
     outer_beta2: Annotated[float, Meta(ge=0, lt=1, description="fedadam, fedyogi: decay of the second one")] = 0.99
@@ -168,6 +175,8 @@ class FedAvg(LocalTraining, frozen=True, kw_only=True, tag="fedavg", tag_field="
         if self.min_clients > self.per_round:
             raise ValueError(f"min_clients must be <= per_round ({self.per_round}), got {self.min_clients}")
         dealing(self.partition)
+        if self.outer_lr is None:  # said here, so that a manifest says it and the same run is always equal
+            msgspec.structs.force_setattr(self, "outer_lr", 0.1 if self.outer in ("fedadam", "fedyogi") else 1.0)
 
     commit_dtype: ClassVar[None] = None  # no updates are committed beside the parameters
     weight_unit: ClassVar[Literal["samples"]] = "samples"
@@ -186,13 +195,14 @@ Algorithm: TypeAlias = ByRounds | FineTune
 
 def dealing(partition: str) -> tuple[Literal["iid", "dirichlet", "by-label"], float]:
     """How a FedAvg's data is dealt out, with α or the number of labels (0 for iid). Raises ValueError."""
-    kind, _, text = partition.partition(":")
+    kind, colon, text = partition.partition(":")
     try:
-        if kind == "iid" and not text:
+        if kind == "iid" and not colon:
             return "iid", 0.0
-        if kind == "dirichlet" and 0 < float(text) <= 1e6:
+        # float() takes blanks of every kind, and any number of digits
+        if kind == "dirichlet" and _PLAIN_NUMBER.fullmatch(text) and 0 < float(text) <= 1e6:
             return "dirichlet", float(text)
-        if kind == "by-label" and text.isascii() and text.isdecimal() and 1 <= int(text) <= 10_000:
+        if kind == "by-label" and text.isascii() and text.isdecimal() and len(text) <= 5 and 1 <= int(text) <= 10_000:
             return "by-label", float(text)
     except ValueError:
         pass

@@ -53,15 +53,24 @@ def federated(trainable: Trainable, *, task: str) -> Federated:
 
 def check_new(trainable: Trainable, spec: FedAvg, *, task: str, seed: int, trains: bool) -> None:
     """Before a run is made: raises UsageError if nobody could train it, or, if this learner `trains`, if it could not. What
-    only another framework can do may be left to others."""
+    only another framework can do may be left to others, but how the data is dealt out is the same for all."""
     clients = federated(trainable, task=task)
     if trains:
         clients.deal(spec, seed=partition_seed(spec, seed))
+    elif not spec.private:
+        plain = FedAvg(clients=spec.clients, per_round=spec.per_round, partition=spec.partition)
+        clients.deal(plain, seed=partition_seed(spec, seed))
 
 
-def train_clients(trainable: Trainable, leave: Callable[[Callable[[], None]], None], common: dict[str, Any]) -> None:
-    """Train the clients that this learner claims, until the run ends. `leave` is given how to make it leave; `common`: what any
-    session of this worker is made with. Raises UsageError for a task that has no clients."""
+def train_clients(
+    trainable: Trainable,
+    leave: Callable[[Callable[[], None]], None],
+    common: dict[str, Any],
+    *,
+    tend: Callable[[ClientSession], None] = lambda session: None,
+) -> None:
+    """Train the clients that this learner claims, until the run ends. `leave` is given how to make it leave, `tend` the session
+    itself; `common`: what any session of this worker is made with. Raises UsageError for a task that has no clients."""
     manifest: Manifest = common["manifest"]
     spec = manifest.algorithm
     assert isinstance(spec, FedAvg)
@@ -69,6 +78,7 @@ def train_clients(trainable: Trainable, leave: Callable[[Callable[[], None]], No
     samples = clients.deal(spec, seed=partition_seed(spec, manifest.seed))
     session = ClientSession(trainable.adapter, samples=samples, evaluate=trainable.evaluate, **common)
     leave(session.leave)
+    tend(session)
     with session:
         for client in session:
             index = 0 if spec.private else client_index(client.unit)

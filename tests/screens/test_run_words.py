@@ -169,7 +169,7 @@ def test_a_pause_before_and_after_it_is_in_effect(fixed: SimpleNamespace) -> Non
     assert "tok/s" not in line  # what was measured before the pause
     assert said(view_rounds.open_round_line(fixed.run_shown(paused))) == "r12 ‖ paused"
     assert "charlm-brave-otter is paused by mbp" in [note.text for note in run_notes(fixed.run_state(), paused)]
-    (row,) = view_home.run_rows(fixed.home(paused))
+    (row,) = view_home.run_rows(fixed.home_shown(fixed.home(paused)))
     assert "‖ paused" in [cell.text for cell in row.cells]
     assert [said(line) for line in view_home.run_detail(paused)] == ["‖ charlm-brave-otter is paused by mbp: P lets it go on"]
 
@@ -200,7 +200,7 @@ def test_a_syncer_is_no_learner(fixed: SimpleNamespace) -> None:
     rows = view_run.learner_rows(fixed.run_shown(state))
     assert [row.key for row in rows] == ["mbp", "studio", "nas"]
     assert [cell.text for cell in rows[-1].cells[1:4]] == ["◆ syncer", "r12", "—"]
-    assert view_home.run_rows(fixed.home(state))[0].cells[5].text == "2"
+    assert view_home.run_rows(fixed.home_shown(fixed.home(state)))[0].cells[5].text == "2"
     silent = fixed.run_state(learners=("studio", "mbp"), syncers=("nas",), silent=("nas",))
     assert "? silent" in [cell.text for cell in view_run.learner_rows(fixed.run_shown(silent))[-1].cells]
 
@@ -231,7 +231,7 @@ def test_a_run_of_a_program_says_how_it_is_joined(fixed: SimpleNamespace) -> Non
     assert view_run.program_words(state) == words
     assert banner(fixed.run_shown(state)) == ["○ idle since round 11: no learner is live"]
     assert [said(line) for line in view_home.run_detail(state)] == [words]
-    assert "library" in [cell.text for cell in view_home.run_rows(fixed.home(state))[0].cells]
+    assert "library" in [cell.text for cell in view_home.run_rows(fixed.home_shown(fixed.home(state)))[0].cells]
     assert view_run.program_words(fixed.run_state()) == ""
 
 
