@@ -18,6 +18,7 @@ from swarm.core.errors import (
     FormatMismatch,
     MailboxError,
     MailboxMoved,
+    PassphraseError,
     RecordError,
     RunError,
     RunNotFound,
@@ -38,6 +39,7 @@ from swarm.core.state import RunState
 from swarm.core.ticks import Tick, failed, passed
 from swarm.core.trust import SwarmKey
 from swarm.host import settings
+from swarm.host.keyfile import load_key
 from swarm.host.mounts import Finder, desktop
 from swarm.host.mounts import mount as run_mount
 from swarm.learners.devices import resolve
@@ -170,8 +172,8 @@ class JoinWatch:
             versions = tuple(p.advert.version for p in sightings.peers if p.advert.name in seen.peers and not p.itself)
             self._set(advert=seen.advert, their_versions=versions or self._facts.their_versions)
             if self._facts.manifest is None and seen.advert.signed:
-                key = load_key()
-                self._set(passphrase="missing" if key is None else "right" if seen.ours else "wrong")
+                with contextlib.suppress(PassphraseError):  # the folder, once it is found, says so
+                    self._set(passphrase="missing" if load_key() is None else "right" if seen.ours else "wrong")
         self._set(listened=True, told_by=told_by)
 
     @property
@@ -218,6 +220,8 @@ class JoinWatch:
             self._set(location=location, run_fault=Fault(str(error), "it was deleted, or never was there"))
         except (RunError, RecordError) as error:
             self._set(location=location, run_fault=Fault(str(error), "swarm doctor tells more"))
+        except PassphraseError as error:
+            self._set(location=location, run_fault=Fault(str(error)))
         else:
             self._fold(state)
 
@@ -243,7 +247,9 @@ class JoinWatch:
         manifest = await in_time(mailbox, read_manifest(mailbox, self._run))
         data = await in_time(mailbox, mailbox.read(RunKeys(self._run).manifest))
         state, fingerprint = passphrase_of(self._run, data or b"", load_key())
-        self._location, self._watch = location, RunWatch(location, self._run, history=False)
+        # Of a run that is not this swarm's the ticks tell all the same, as of one that is only watched.
+        store = mailbox if state in ("wrong", "unasked") else None
+        self._location, self._watch = location, RunWatch(location, self._run, history=False, store=store)
         self._checking = None
         self._set(
             location=location,
@@ -256,7 +262,8 @@ class JoinWatch:
         )
 
     def _fold(self, state: RunState) -> None:
-        self._lost = Fault(state.lost, "is the share reachable? It is tried again") if state.lost else None
+        again = "" if state.halted else "is the share reachable? It is tried again"
+        self._lost = Fault(state.lost, again) if state.lost else None
         if state.lost:
             return
         over = state.phase in ("done", "stopped")
@@ -386,11 +393,6 @@ def _installed(module: str) -> bool:
         return find_spec(module) is not None
     except (ImportError, ValueError):
         return False
-
-
-def load_key() -> SwarmKey | None:
-    """This machine's passphrase; None: it has none."""
-    return None
 
 
 def passphrase_of(run: str, data: bytes, key: SwarmKey | None) -> tuple[Passphrase, str]:
