@@ -6,15 +6,17 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
 from swarm import __version__
 from swarm.core.adverts import PeerAdvert, PeerState, RunAdvert, tagged
 from swarm.core.errors import UsageError
+from swarm.core.events import WorkerEvent
+from swarm.core.manifest import Manifest
 from swarm.core.sightings import Sighted, Sightings
-from swarm.core.telling import boot_digits
+from swarm.core.telling import after, boot_digits, part_in
 from swarm.core.trust import SwarmKey
 from swarm.host import settings
 from swarm.host.accelerators import accelerators
@@ -127,6 +129,18 @@ class Advertising:
             )
 
     @property
+    def peer(self) -> str:
+        """This machine's id."""
+        assert self._me is not None, "start() comes first"
+        return self._me.peer
+
+    @property
+    def unheard(self) -> str:
+        """Why others may not hear this machine, in words; "" while nothing speaks for it."""
+        discovery = self._discovery
+        return "" if discovery is None else discovery.unheard
+
+    @property
     def discovery(self) -> Discovery | None:
         return self._discovery
 
@@ -172,3 +186,41 @@ class Advertising:
         with self._lock:
             assert self._me is not None
             self._me = msgspec.structs.replace(self._me, accelerators=names, memory_bytes=memory_bytes)
+
+
+@contextlib.contextmanager
+def advertised(
+    manifest: Manifest, *, mailbox: str, trouble: Callable[[str], object], pace: Pace = USUAL
+) -> Iterator[Callable[[WorkerEvent], None]]:
+    """Tell the network that this machine takes part in a run, for as long as the context lasts. What is yielded is called with
+    all that the worker tells, from any thread, and never blocks. `mailbox`: its id. `trouble`: called once, with why others may
+    not hear of it. Nothing is told where discovery is off."""
+    if not discovers():
+        yield lambda event: None
+        return
+    telling = Advertising("waiting", network=True, probes=False, pace=pace)
+    part, told = None, False
+
+    def on(event: WorkerEvent) -> None:
+        nonlocal part, told
+        if part is None:
+            return
+        part = after(part, event)
+        telling.tell(part.state)
+        telling.tell_runs([part.run])
+        if not told and (why := telling.unheard):
+            told = True
+            trouble(f"other machines may not see this one: {why}")
+
+    try:
+        telling.start()
+        telling.open_mailboxes([mailbox])
+        part = part_in(manifest, mailbox=mailbox, peer=telling.peer)
+        telling.tell_runs([part.run])
+    except Exception as error:  # training is what this process is for
+        told = True
+        trouble(f"other machines are not told of this one: {type(error).__name__}: {error}")
+    try:
+        yield on
+    finally:
+        telling.close()
