@@ -46,11 +46,12 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     state: PeerState = "waiting"
 
 
-def part_in(manifest: Manifest, *, mailbox: str, peer: str) -> Part:
+def part_in(manifest: Manifest, *, mailbox: str, peer: str, signed: bool = False) -> Part:
     """Before the worker has joined. `mailbox`: its id."""
     algorithm = manifest.algorithm
     rounds = algorithm.iters if isinstance(algorithm, FineTune) else manifest.rounds
-    return Part(run=_bare(manifest, mailbox=mailbox, peer=peer, rounds=rounds))
+    run = _bare(manifest, mailbox=mailbox, peer=peer, rounds=rounds)
+    return Part(run=msgspec.structs.replace(run, signed=signed))
 
 
 def after(part: Part, event: WorkerEvent) -> Part:
@@ -120,6 +121,7 @@ def run_advert(state: RunState, *, mailbox: str, peer: str) -> RunAdvert | None:
         phase="idle" if state.phase in ("running", "waiting") and not heard(state) else state.phase,
         round=done,
         learners=len(live),
+        signed=state.trust.signed,
         wanted=max(0, needed - len(live)) if state.phase in ("waiting", "idle") else 0,
     )
     with contextlib.suppress(AdvertError):

@@ -148,7 +148,7 @@ def test_how_an_address_may_be_given(text: str, target: tuple[str, int | None]) 
 
 @pytest.mark.parametrize(
     "text",
-    ["", ":", "a b", "http://studio", "studio:x", "studio:0", "studio:70000", "[::1", "[::1]x", "[]:1", "a..b", "-" * 300],,
+    ["", ":", "a b", "http://studio", "studio:x", "studio:0", "studio:70000", "[::1", "[::1]x", "[]:1", "a..b", "-" * 300],
 )
 async def test_what_is_no_address_is_one_line(text: str) -> None:
     with pytest.raises(UsageError, match=r"is no (address|port)"):
