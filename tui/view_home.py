@@ -311,6 +311,7 @@ def headline(shown: HomeShown | None) -> Line:
     boxes = "1 mailbox" if len(home.mailboxes) == 1 else f"{len(home.mailboxes)} mailboxes"
     pieces.append((f"  {boxes}  {text.count(count, 'run')}", ""))
     pieces.append((f"  {text.count(here, 'job')} running here", "good") if here else ("  no job running here", "dim"))
+    pieces.append((f"  signed {home.fingerprint}", "good") if home.fingerprint else ("  open", "dim"))
     if others(shown.sightings):
         count = sum(not peer.itself for peer in shown.sightings.peers)
         pieces.append((f"  {text.count(count, 'other machine')}", ""))
@@ -329,8 +330,15 @@ def banner(shown: HomeShown, here: str = "") -> Iterator[Line]:
             yield ((f"✗ {where}: {text.plain(view.problem)}", "bad"), (_age(shown, view.runs), "dim"))
             if view.remedy:
                 yield ((f"  {text.plain(view.remedy)}", ""),)
-        elif lost := next((state.lost for state in view.runs if state.lost), None):
+        elif lost := next((state.lost for state in view.runs if state.lost and not state.halted), None):
             yield ((f"✗ {where}: share lost: {text.plain(lost)}", "bad"), (_age(shown, view.runs), "dim"))
+        if foreign := view.foreign.words:
+            yield ((f"⚠ {where}: {foreign}: this machine's passphrase did not sign them", "warn"),)
+        for state in view.runs:
+            if state.halted:
+                yield ((f"✗ {text.plain(state.name, 40)} cannot go on: {text.plain(state.lost or '')}", "bad"),)
+            elif ignored := state.trust.ignored:
+                yield ((f"⚠ {text.plain(state.name, 40)}: {text.plain(ignored)}", "warn"),)
 
 
 def _age(shown: HomeShown, states: tuple[RunState, ...]) -> str:

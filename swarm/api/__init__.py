@@ -16,6 +16,7 @@ from swarm.api.finding import (
     settings_faults,
     settled,
     survey,
+    surveyed,
     whole_run,
 )
 from swarm.api.joining import Joining, JoinWatch, mount, remember, remember_peer
@@ -159,6 +160,7 @@ __all__ = [
     "start_join",
     "stop_run",
     "survey",
+    "surveyed",
     "train_loss",
     "trained",
     "whole_run",

@@ -18,7 +18,9 @@ from swarm.core.errors import (
     FormatMismatch,
     MailboxError,
     MailboxMoved,
+    PassphraseError,
     RecordError,
+    RecordForged,
     RunError,
     RunNotFound,
     SwarmError,
@@ -26,7 +28,7 @@ from swarm.core.errors import (
     UsageError,
 )
 from swarm.core.finetune import FineTune
-from swarm.core.joining import Fault, JoinFacts, Passphrase, join_ticks
+from swarm.core.joining import PASSPHRASE, Fault, JoinFacts, Passphrase, join_ticks
 from swarm.core.keys import RunKeys
 from swarm.core.lines import Envelope
 from swarm.core.manifest import Manifest
@@ -38,6 +40,7 @@ from swarm.core.state import RunState
 from swarm.core.ticks import Tick, passed
 from swarm.core.trust import SwarmKey
 from swarm.host import settings
+from swarm.host.keyfile import load_key
 from swarm.host.mounts import Finder, desktop
 from swarm.host.mounts import mount as run_mount
 from swarm.learners.devices import resolve
@@ -80,9 +83,9 @@ class Joining(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def settled(self) -> bool:
         """Whether looking longer tells nothing more."""
-        failed = any(tick.verdict == "failed" for tick in self.ticks)
+        failed = {tick.name for tick in self.ticks if tick.verdict == "failed"}
         known = bool(self.ticks) and all(tick.verdict != "checking" for tick in self.ticks)
-        return known or self.unmounted or (failed and self.manifest is None)
+        return known or self.unmounted or PASSPHRASE in failed or (bool(failed) and self.manifest is None)
 
 
 class JoinWatch:
@@ -170,9 +173,18 @@ class JoinWatch:
             versions = tuple(p.advert.version for p in sightings.peers if p.advert.name in seen.peers and not p.itself)
             self._set(advert=seen.advert, their_versions=versions or self._facts.their_versions)
             if self._facts.manifest is None and seen.advert.signed:
-                key = load_key()
+                key = self._key()
                 self._set(passphrase="missing" if key is None else "right" if seen.ours else "wrong")
         self._set(listened=True, told_by=told_by)
+
+    def _key(self) -> SwarmKey | None:
+        try:
+            key = load_key()
+        except PassphraseError as error:
+            self._set(passphrase_fault=str(error))
+            return None
+        self._set(passphrase_fault="")
+        return key
 
     @property
     def _share(self) -> Share | None:
@@ -209,6 +221,10 @@ class JoinWatch:
             state = await self._watch.poll()
         except MailboxMoved as error:
             self._away(location, error)
+        except RecordForged:
+            self._lost = None  # the passphrase has a tick of its own
+        except PassphraseError as error:
+            self._set(passphrase_fault=str(error))
         except MailboxError as error:
             self._set(location=location)
             self._lost = Fault(str(error), "is the share mounted and reachable? It is tried again")
@@ -242,7 +258,7 @@ class JoinWatch:
             raise MailboxMoved(f"{location} is another mailbox ({ident[:8]}…, not {self._facts.mailbox[:8]}…)")
         manifest = await in_time(mailbox, read_manifest(mailbox, self._run))
         data = await in_time(mailbox, mailbox.read(RunKeys(self._run).manifest))
-        state, fingerprint = passphrase_of(self._run, data or b"", load_key())
+        state, fingerprint = passphrase_of(self._run, data or b"", self._key())
         self._location, self._watch = location, RunWatch(location, self._run, history=False)
         self._checking = None
         self._set(
@@ -256,6 +272,10 @@ class JoinWatch:
         )
 
     def _fold(self, state: RunState) -> None:
+        if state.halted:
+            self._set(run_fault=Fault(state.lost or "", "swarm status tells more"))
+            return
+        self._set(run_fault=None)
         self._lost = Fault(state.lost, "is the share reachable? It is tried again") if state.lost else None
         if state.lost:
             return
@@ -386,11 +406,6 @@ def _installed(module: str) -> bool:
         return find_spec(module) is not None
     except (ImportError, ValueError):
         return False
-
-
-def load_key() -> SwarmKey | None:
-    """This machine's passphrase; None: it has none."""
-    return None
 
 
 def passphrase_of(run: str, data: bytes, key: SwarmKey | None) -> tuple[Passphrase, str]:

@@ -34,7 +34,7 @@ from swarm.host import settings
 from swarm.host.identity import machine_name
 from swarm.launcher import Job
 from swarm.mailbox.waiting import in_time
-from swarm.manifests import read_manifest, run_ids
+from swarm.manifests import read_to_write, run_ids
 from swarm.tape import Tape
 from swarm.tasks import registry
 from swarm.watch import RunWatch
@@ -245,7 +245,7 @@ async def drop_learner(mailbox: str, run: str, learner: str) -> int:
     """Make a learner leave, with all its incarnations so far, and wait for it no more; returns the newest of these. A later
     one may join. Raises RunEnded, UsageError if there is no such learner."""
     store = await opened(mailbox)
-    manifest = await in_time(store, read_manifest(store, run))
+    manifest = await in_time(store, read_to_write(store, run))
     incarnations = await in_time(store, Tape(store, manifest).incarnations(check_learner_id(learner)))
     if not incarnations:
         raise UsageError(f"run {manifest.name} has no learner {learner!r}")
@@ -257,7 +257,7 @@ async def drop_learner(mailbox: str, run: str, learner: str) -> int:
 async def _command(mailbox: str, run: str, control: Control, *, unless: tuple[RunPhase, ...] = ()) -> None:
     """Append to the run's control records. Raises RunEnded if the run's phase is one of `unless`."""
     store = await opened(mailbox)
-    manifest = await in_time(store, read_manifest(store, run))
+    manifest = await in_time(store, read_to_write(store, run))
     if control.action == "extend" and isinstance(manifest.algorithm, FineTune):
         raise UsageError(
             f"run {manifest.name} is an MLX-LM fine-tuning of {manifest.algorithm.iters} iterations: it has no rounds"

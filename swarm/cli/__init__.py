@@ -35,6 +35,7 @@ COMMANDS = {
     "export": ("export:export", "Write a run's newest parameters, or its history, to a file."),
     "generate": ("runs:generate", "Let a language model of a run write."),
     "rm": ("runs:rm", "Delete a run."),
+    "key": ("keys:key", "The swarm's passphrase: make it, show it, take it over."),
     "doctor": ("mailboxes:doctor", "Check this machine and a mailbox."),
     "bench": ("bench:bench", "Measure what an exchange costs here."),
 }

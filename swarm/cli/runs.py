@@ -22,14 +22,16 @@ def runs(mailbox: str | None, as_json: bool) -> None:
     """List the runs of the mailbox. Whether somebody trains is listened for: up to two beats."""
     location = where(mailbox)
 
-    async def read() -> tuple[list[api.RunState], list[str]]:
-        manifests, faults = await api.survey(location)
-        watches = [api.RunWatch(location, m.run, history=False) for m in manifests]
-        return list(await asyncio.gather(*(api.settled(watch) for watch in watches))), faults
+    async def read() -> tuple[list[api.RunState], list[str], str]:
+        survey = await api.surveyed(location)
+        watches = [api.RunWatch(location, m.run, history=False) for m in survey.runs]
+        return list(await asyncio.gather(*(api.settled(watch) for watch in watches))), survey.faults, survey.foreign
 
-    found, faults = wait_for(read())
+    found, faults, foreign = wait_for(read())
     for fault in faults:
         say(f"a run that cannot be read: {plain(fault, 300)}")
+    if foreign:
+        say(f"{foreign}: this machine's passphrase did not sign them")
     states = sorted(found, key=lambda state: state.name)
     for state in states:
         say_lost(state)
@@ -48,11 +50,12 @@ def runs(mailbox: str | None, as_json: bool) -> None:
             state.manifest.task.name if state.manifest else "",
             progress_words(state),
             state_words(state),
+            state.trust.word.removeprefix("signed "),
             ", ".join(v.learner + (" (syncer)" if v.role == "syncer" else "") for v in heard(state)) or "–",
         )
         for state in states
     ]
-    print(table(("NAME", "RUN", "METHOD", "TASK", "ROUND", "STATE", "LEARNERS"), rows))
+    print(table(("NAME", "RUN", "METHOD", "TASK", "ROUND", "STATE", "SIGNED", "LEARNERS"), rows))
 
 
 @click.command()

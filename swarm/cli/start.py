@@ -58,9 +58,9 @@ class JobChoice(TypedDict):
     workers: int
 
 
-def job_options(*, task: str, turn: str) -> Callable[[F], F]:
-    """Options of every method, which the command gets as one `job`. `task`: the default; `turn`: what evaluations and
-    checkpoints are counted in."""
+def job_options(*, task: str, tasks: str, turn: str) -> Callable[[F], F]:
+    """Options of every method, which the command gets as one `job`. `task`: the default; `tasks`: those that swarm brings along
+    for the method; `turn`: what evaluations and checkpoints are counted in."""
 
     def decorate(command: F) -> F:
         @functools.wraps(command)
@@ -77,7 +77,7 @@ def job_options(*, task: str, turn: str) -> Callable[[F], F]:
                     default=task,
                     show_default=True,
                     metavar="TASK",
-                    help="What to train: charlm, mlp, lenet5, lora, or one installed.",
+                    help=f"What to train: {tasks}, or one installed.",
                 ),
                 click.option(
                     "-o",
@@ -144,7 +144,7 @@ def job_options(*, task: str, turn: str) -> Callable[[F], F]:
 
 
 @start.command()
-@job_options(task="charlm", turn="Turns through all fragments")
+@job_options(task="charlm", tasks="charlm, mlp, lenet5, lora", turn="Turns through all fragments")
 @spec_options(DiLoCo)
 @functools.partial(learner_options, but=("adapter_path", "interface"))
 @mailbox_option
@@ -166,7 +166,7 @@ def _clients(value: Any) -> int | str:
 
 # `threads` is a word about every learner, this machine's included; `private` is said by --clients.
 @start.command()
-@job_options(task="lenet5", turn="Rounds")
+@job_options(task="lenet5", tasks="lenet5, lora", turn="Rounds")
 @click.option(
     "--clients",
     type=_clients,

@@ -184,7 +184,15 @@ class MailboxCorrupt(MailboxError):
 
 
 class RecordForged(MailboxCorrupt):
-    pass
+    """`unsigned`: it carries no signature at all. `fingerprint`: of the passphrase that it is not signed with."""
+
+    def __init__(self, key: str, *, unsigned: bool, fingerprint: str) -> None:
+        self.key, self.unsigned = key, unsigned
+        what = "is not signed, or damaged" if unsigned else "is signed with another passphrase, or was changed or moved"
+        super().__init__(
+            f"{key}: {what}: whoever wrote it lacks this swarm's passphrase ({fingerprint}); it counts for nothing, "
+            "and can be deleted from the mailbox's folder"
+        )
 
 
 class AdvertError(SwarmError, ValueError):

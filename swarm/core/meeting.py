@@ -130,10 +130,10 @@ def _gather(view: View) -> Action:
     n = next_claim(view.claims, learner=view.learner, incarnation=view.incarnation)
     if n is not None:
         return Lead(n)
-    if not my_claim(view.claims, learner=view.learner, incarnation=view.incarnation):
-        leader = max(view.claims, key=lambda claim: claim.n).learner
-        late = view.enough_s >= 2 * terms.start_s  # a leader that does its work says earlier, and better, what is wrong
-        return End(f"{leader} made no plan within {2 * terms.start_s:g} s") if late else Hold(f"{leader} makes the plan")
+    leader = max(view.claims, key=lambda claim: claim.n).learner
+    leads = my_claim(view.claims, learner=view.learner, incarnation=view.incarnation)
+    if not leads and view.enough_s >= 2 * terms.start_s:  # a leader that does its work says earlier, and better, what is wrong
+        return End(f"{leader} made no plan within {2 * terms.start_s:g} s")
     pairs = unmeasured(view.probes, members)
     if pairs and view.steady_s < terms.probe_s:
         return Hold(f"measuring links: {', '.join(f'{a} to {b}' for a, b in pairs[:3])}{' …' if len(pairs) > 3 else ''}")
@@ -144,7 +144,9 @@ def _gather(view: View) -> Action:
     if len(verdict.seats) < terms.world_size_min:
         words = _lacking(terms.world_size_min - len(verdict.seats), view.missing)
         words = "; ".join([words, *map(str, verdict.refused)])
-        return End(in_words(words)) if view.enough_s >= terms.start_s else Hold(words)
+        return End(in_words(words)) if leads and view.enough_s >= terms.start_s else Hold(words)
+    if not leads:
+        return Hold(f"{leader} makes the plan")
     return Propose(
         Plan(
             generation=view.generation,

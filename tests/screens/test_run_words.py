@@ -8,7 +8,8 @@ import pytest
 from swarm.core.records import Control, RejectReason
 from swarm.core.sentences import REASONS
 from swarm.core.specs import DiLoCo
-from swarm.core.state import ControlRead, ManifestRead, RoundRead, apply
+from swarm.core.state import ControlRead, ManifestRead, RoundRead, ShareLost, TrustRead, apply
+from swarm.core.trust import Foreign, Forged, Trust
 from tui import view_home, view_rounds, view_run
 from tui.transitions import run_notes
 
@@ -232,3 +233,57 @@ def test_a_run_of_a_program_says_how_it_is_joined(fixed: SimpleNamespace) -> Non
     assert [said(line) for line in view_home.run_detail(state)] == [words]
     assert "library" in [cell.text for cell in view_home.run_rows(fixed.home_shown(fixed.home(state)))[0].cells]
     assert view_run.program_words(fixed.run_state()) == ""
+
+
+def trusted(state: Any, **fields: Any) -> Any:
+    return apply(state, TrustRead(Trust(**fields)))
+
+
+def test_the_title_says_who_may_write(fixed: SimpleNamespace) -> None:
+    state = fixed.run_state()
+    for width in (80, 120):
+        assert "  open  share ✓" in said(view_run.headline(fixed.run_shown(state), width=width))
+    signed = trusted(state, signed=True, fingerprint="1a2b3c4d")
+    assert "  signed 1a2b3c4d  share ✓" in said(view_run.headline(fixed.run_shown(signed), width=120))
+    assert "  signed  share ✓" in said(view_run.headline(fixed.run_shown(signed), width=80))
+    watched = trusted(state, signed=True)
+    assert "  signed  share ✓" in said(view_run.headline(fixed.run_shown(watched), width=120))
+    home = fixed.msgspec.structs.replace(fixed.home(signed), fingerprint="1a2b3c4d")
+    assert said(view_home.headline(fixed.home_shown(home))).endswith("  signed 1a2b3c4d")
+    assert said(view_home.headline(fixed.home_shown(fixed.home(state)))).endswith("  open")
+
+
+def test_forged_records_are_told_with_the_newest_key(fixed: SimpleNamespace) -> None:
+    before, key = fixed.run_state(), "runs/k4m7q2xw/control/000001/record.json"
+    state = trusted(before, signed=True, fingerprint="1a2b3c4d", forged=Forged({"claim": 2, "control": 1}, key))
+    words = f"3 forged records ignored, newest: {key}"
+    assert f"⚠ {words}" in banner(fixed.run_shown(state))
+    assert any(said(line).endswith(words) for line in view_home.banner(fixed.home_shown(fixed.home(state))))
+    (note,) = run_notes(before, state)
+    assert (note.text, note.severity) == (words, "warning")
+    assert not [note for note in run_notes(state, state) if "forged" in note.text]
+
+
+def test_a_forged_round_is_no_lost_share(fixed: SimpleNamespace) -> None:
+    before, key = fixed.run_state(), "runs/k4m7q2xw/rounds/00000000/0000000012/record.json"
+    state = apply(before, ShareLost(now_s=before.polled_at_s + 3.0, reason=f"{key}: is not signed", halted=True))
+    first, second, *_ = banner(fixed.run_shown(state))
+    assert first.startswith("✗ a forged record: the run cannot go on")
+    assert key in second
+    assert any(
+        "cannot go on" in said(line) and key in said(line) for line in view_home.banner(fixed.home_shown(fixed.home(state)))
+    )
+    assert not any("share lost" in said(line) for line in view_home.banner(fixed.home_shown(fixed.home(state))))
+    (note,) = run_notes(before, state)
+    assert note.text.startswith("a forged record: runs/")
+    (note,) = run_notes(state, before)
+    assert note.text == "the forged record is gone"
+
+
+def test_runs_of_others_are_counted_at_home(fixed: SimpleNamespace) -> None:
+    home = fixed.home(fixed.run_state())
+    [view] = home.mailboxes
+    view = fixed.msgspec.structs.replace(view, foreign=Foreign(unsigned=2, otherwise=1))
+    home = fixed.msgspec.structs.replace(home, mailboxes=(view,))
+    [line] = [said(line) for line in view_home.banner(fixed.home_shown(home))]
+    assert "2 unsigned runs ignored, 1 run of another passphrase ignored" in line

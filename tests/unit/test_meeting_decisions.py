@@ -65,7 +65,6 @@ def test_before_the_plan() -> None:
     )
     assert decide(seen()) == Lead(0)
     assert decide(seen(claims=(msgspec.structs.replace(THEIRS, holder_live=False),))) == Lead(1)
-    assert decide(seen(claims=(THEIRS,), enough_s=119.0)) == Hold("mini makes the plan")
     assert decide(seen(claims=(THEIRS,), enough_s=120.0)) == End("mini made no plan within 120 s")
 
 
@@ -81,6 +80,14 @@ def test_the_leader_waits_for_probes_and_for_more_but_not_for_ever() -> None:
     words = "waiting for 1 more machine; mini: air has not measured how it reaches mini"
     assert decide(seen(claims=(MINE,), steady_s=10.0, enough_s=59.0)) == Hold(words)
     assert decide(seen(claims=(MINE,), steady_s=10.0, enough_s=60.0)) == End(words)
+
+
+def test_who_does_not_lead_knows_what_the_leader_waits_for() -> None:
+    of_all = tuple(probes([A, B]))
+    assert decide(seen(claims=(THEIRS,), steady_s=9.0)) == decide(seen(claims=(MINE,), steady_s=9.0))
+    assert decide(seen(claims=(THEIRS,), probes=of_all, steady_s=5.0)) == Hold("mini makes the plan")
+    words = "waiting for 1 more machine; mini: air has not measured how it reaches mini"
+    assert decide(seen(claims=(THEIRS,), steady_s=10.0, enough_s=60.0)) == Hold(words)
 
 
 def test_the_start_goes_by_the_order_of_ranks() -> None:
