@@ -11,9 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from swarm.api import fitness, offers
 from swarm.api import joining as api_joining
-from swarm.api import offers
-from swarm.api.joining import JoinWatch, check_named, check_task, passphrase_of, settled_joining
+from swarm.api.fitness import check_named, check_task, passphrase_of
+from swarm.api.joining import JoinWatch, settled_joining
 from swarm.cli import joining as cli_joining
 from swarm.cli import narrate
 from swarm.core.adverts import RunAdvert
@@ -406,7 +407,7 @@ def test_no_built_in_task_refuses_its_own_options(task: str, mailbox: str) -> No
 
 
 def test_what_mlx_lm_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api_joining, "_installed", lambda name: name != "mlx_lm")
+    monkeypatch.setattr(fitness, "_installed", lambda name: name != "mlx_lm")
     found = check_named("mlx-lm", "mlx-lm")
     assert found.fault is not None
     assert "mlx_lm is not installed" in found.fault.detail
