@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import secrets
@@ -18,8 +17,9 @@ from pathlib import Path
 import msgspec
 
 from swarm.core.errors import INTERRUPTED, Dropped, UsageError, WorkerFailed
-from swarm.core.events import Building, Ended, Failed, Joined, Transfer, WorkerEvent
+from swarm.core.events import Building, Ended, Failed, Freed, Held, Joined, Transfer, WorkerEvent
 from swarm.core.jobs import Learn, Order, Process
+from swarm.core.lines import UNREADABLE
 from swarm.core.sentences import transferred
 from swarm.host.children import python
 from swarm.host.identity import PROCESS, boot_id, note_process, started
@@ -28,6 +28,7 @@ from swarm.learners.devices import thread_environment
 
 JOBS_KEPT = 50  # ended jobs whose logs are kept
 OUTSIDE = "the process was ended from outside"
+LEFT_BY_HAND = "left-by-hand"  # in a job's folder: a person had it leave its run
 _TOLD = re.compile(r"\d\d:\d\d:\d\d ")  # how a line begins that a worker told
 _EVENT = msgspec.json.Decoder(WorkerEvent)
 
@@ -41,10 +42,12 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     run_name: str
     learner: str
     state: str  # 'starting', 'running', 'done', 'stopped', 'left', 'dropped', 'failed'
-    message: str = ""  # the last words of a failed one, and who had a dropped one removed
+    message: str = ""  # the last words of a failed one, who had a dropped one removed, and why a running one holds still
+    held: str = ""  # why a running one holds still, for this machine's owner comes first
     pid: int = 0
     device: str = ""
     doing: str = ""  # before it has joined: what it prepares, in words
+    by_hand: bool = False  # of one that left: a person asked it to
     log: Path  # whole log of the worker
 
 
@@ -77,7 +80,7 @@ class EventTail:
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
         for line in whole.splitlines():
-            with contextlib.suppress(msgspec.MsgspecError):  # of another version
+            with contextlib.suppress(*UNREADABLE):  # of another version
                 yield _EVENT.decode(line)
 
 
@@ -149,11 +152,13 @@ def job(text: str) -> Job:
 
 
 def interrupt(job: Job) -> bool:
-    """Ask a running worker to leave; False if it runs no more."""
+    """Ask a running worker to leave, as a person wants it to; False if it runs no more."""
     folder = jobs_dir() / job.id
     pid = _running(folder)
     if pid is None:
         return False
+    with contextlib.suppress(OSError):  # a full disk: it leaves all the same
+        (folder / LEFT_BY_HAND).touch()
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGINT)
     return True
@@ -169,7 +174,7 @@ def log_tail(log: Path, lines: int) -> tuple[str, ...]:
             text = file.read().decode(errors="replace")
     except OSError:
         return ()
-    return tuple(text.splitlines()[-lines:])
+    return tuple(text.removesuffix("\n").split("\n")[-lines:]) if text else ()
 
 
 def last_words(folder: Path) -> str:
@@ -193,6 +198,7 @@ class _Seen:
         self._doing = ""
         self._ended: Ended | None = None
         self._failed: Failed | None = None
+        self._held = ""
         self._over: Job | None = None  # the job as it ended: it will not change any more
 
     def look(self) -> Job | None:
@@ -223,6 +229,10 @@ class _Seen:
                     self._ended = event
                 case Failed():
                     self._failed = event
+                case Held():
+                    self._held = event.reason
+                case Freed():
+                    self._held = ""
                 case _:
                     pass
 
@@ -230,6 +240,7 @@ class _Seen:
         joined, failed, message = self._joined, self._failed, ""
         if pid is not None:
             state = "running" if joined else "starting"
+            message = f"paused here: {self._held}" if self._held else ""
         elif self._ended is not None:
             state = self._ended.reason
         elif failed is not None and failed.exit_code == INTERRUPTED:
@@ -248,9 +259,11 @@ class _Seen:
             learner=joined.learner if joined else order.learner,
             state=state,
             message=message,
+            held=self._held if pid is not None else "",
             pid=pid or 0,
             device=joined.device if joined else "",
             doing="" if joined else self._doing,
+            by_hand=state == "left" and (self._folder / LEFT_BY_HAND).exists(),
             log=self._folder / "log.txt",
         )
 
@@ -277,7 +290,7 @@ def _running(folder: Path) -> int | None:
 def _read(path: Path, type: object) -> object:
     try:
         return msgspec.json.decode(path.read_bytes(), type=type)
-    except (OSError, msgspec.MsgspecError, json.JSONDecodeError):
+    except (OSError, *UNREADABLE):
         return None
 
 

@@ -16,6 +16,7 @@ its mailbox is mounted nowhere that is known here, and `advert.share` may say wh
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable
 
@@ -24,7 +25,9 @@ from swarm.core.adverts import PeerState
 from swarm.core.sightings import Sightings
 from swarm.core.telling import peer_adverts, run_advert
 from swarm.core.trust import SwarmKey
-from swarm.watch import Home
+from swarm.watch import Home, HomeWatch
+
+LOOK_S = 2.5  # that one look lasts: others answer within a second, and a beat or two can be heard
 
 
 class Neighbourhood:
@@ -79,3 +82,24 @@ class Neighbourhood:
             sighted.unmounted(mounted)
         self._telling.open_mailboxes(mounted)
         return self._telling.seen()
+
+
+async def look_around(near: Neighbourhood, watch: HomeWatch, seconds: float = LOOK_S) -> Sightings:
+    """What is seen after some seconds of listening to the network and to the known mailboxes: one that does not answer holds
+    nobody up. `near` was started."""
+    until_s = time.monotonic() + seconds
+    home, polling = Home(), asyncio.ensure_future(watch.poll())
+    try:
+        while (left_s := until_s - time.monotonic()) > 0:
+            await asyncio.wait({polling}, timeout=min(0.25, left_s))
+            if polling.done():
+                home, polling = polling.result(), asyncio.ensure_future(_later(watch, 0.25))
+    finally:
+        polling.cancel()
+        await asyncio.gather(polling, return_exceptions=True)
+    return near.poll(home)
+
+
+async def _later(watch: HomeWatch, after_s: float) -> Home:
+    await asyncio.sleep(after_s)
+    return await watch.poll()

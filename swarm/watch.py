@@ -289,7 +289,12 @@ class _MailboxWatch:
     def _view(self, problem: str, remedy: str) -> MailboxView:
         states = sorted((watch.state for watch in self._runs.values()), key=_interest)
         return MailboxView(
-            location=self._location, id=self._id, problem=problem, remedy=remedy, runs=tuple(states), foreign=self._foreign
+            location=self._location,
+            id=self._id,
+            problem=problem,
+            remedy=remedy,
+            runs=tuple(states),
+            foreign=self._foreign,
         )
 
     async def _list(self, mailbox: Mailbox) -> list[str]:

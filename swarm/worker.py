@@ -34,6 +34,7 @@ from swarm.core.specs import Algorithm, DiLoCo, FedAvg
 from swarm.host import paths
 from swarm.host.identity import Identity, holder, identity, note_process, process_alive, process_gone
 from swarm.host.opening import mailbox_at
+from swarm.host.tending import Tending, lower, manners
 from swarm.manifests import manifest_sha256, read_manifest, read_to_write, run_ids
 
 if TYPE_CHECKING:
@@ -96,8 +97,12 @@ def main(argv: list[str] | None = None) -> int:
 
 def learn(order: Learn, me: Identity, emit: EventFile) -> int:
     from swarm.runtime.task_files import joined_files
+    from swarm.tasks import registry
 
     leave = _leave_on_signals(emit)
+    if (told := manners(order.owner, lower(order.nice))) is not None:
+        emit(told)
+    tending = Tending(order.owner, emit=emit)
     mailbox = mailbox_at(order.mailbox)
     asyncio.run(mailbox.open())
     trainable: Trainable | None = None
@@ -119,6 +124,7 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
     fine_tunes = isinstance(manifest.algorithm, FineTune)
     if trainable is None and order.role != "syncer" and not fine_tunes:
         _check_own_data(manifest.algorithm, order)
+        registry.get(manifest.task.name, package=manifest.task.package)  # before anything of the run's is fetched
         emit(Building(what=f"{manifest.task.name} for run {manifest.name}"))
         _hold(manifest.algorithm, manifest.task.name, order, wanted=manifest.replay, emit=emit)
         with joined_files(mailbox, manifest, data=order.data, model=order.model, emit=emit) as places:
@@ -138,7 +144,7 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
     if fine_tunes:
         from swarm.parallel.job import take_part
 
-        take_part(mailbox, manifest, order, me=me, record=record, leave=leave, emit=emit)
+        take_part(mailbox, manifest, order, me=me, record=record, leave=leave, emit=emit, tend=tending.of)
         return 0
     process = psutil.Process()
     from swarm.mailbox.threads import DaemonThreads
@@ -160,6 +166,8 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
 
         syncer = Syncer(**common)
         leave(syncer.leave)
+        if order.owner:
+            emit(Trouble(message="closing rounds goes on, whoever is at this machine: only training holds still"))
         trainable = None  # what Θ⁰ was made with
         syncer.run()
         return 0
@@ -167,7 +175,7 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
     if isinstance(manifest.algorithm, FedAvg):
         from swarm.runtime.federation import train_clients
 
-        train_clients(trainable, leave, common)
+        train_clients(trainable, leave, common, tend=tending.of)
         return 0
     from swarm.runtime.local import local_of
     from swarm.runtime.session import Session
@@ -182,6 +190,7 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
         **common,
     )
     leave(session.leave)
+    tending.of(session)
     with session:
         if not session.resumed:
             trainable.use_stream(session.me.learner, session.me.incarnation)
@@ -203,7 +212,7 @@ def _create(order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emi
     if order.join:
         _check_own_data(create.algorithm, order)
     files = new_files(task, create, order, emit)
-    named = TaskRef(name=create.task, options=create.options, data=files.data)
+    named = TaskRef(name=create.task, options=create.options, data=files.data, package=registry.package_of(create.task))
     base_path = None if create.base_model is None else Path(create.base_model)
     begins = "" if base_path is None else f", which begins with {base_path.name}"
     emit(Building(what=f"{create.task} for a new run{begins}"))
@@ -265,7 +274,7 @@ def _build(
     """`places`: of the task's data and of its base model."""
     from swarm.tasks import registry
 
-    task = registry.get(named.name)
+    task = registry.get(named.name, package=named.package)
     framework, device = _place(order, task)
     how: dict[str, Any] = {}
     match algorithm:

@@ -207,6 +207,8 @@ def banner(shown: RunShown) -> Iterator[Line]:
         yield ((f"○ this machine trains no more: {text.plain(job.message, 200)}", "warn"),)
     elif job is not None and job.state == "starting":
         yield ((f"◌ this machine joins as {text.plain(job.learner, 64)}: its worker is starting", "accent"),)
+    if job is not None and job.held:
+        yield ((f"‖ paused here: {text.plain(job.held, 200)}; it goes on by itself", "warn"),)
     if state.manifest is not None and not state.lost:
         yield from _phase_lines(shown)
 
@@ -247,6 +249,9 @@ def _phase_lines(shown: RunShown) -> Iterator[Line]:
             yield ((f"■ stop was asked for{by}: it takes effect at the next {'step' if job else 'round'}", "warn"),)
         elif state.effect.pausing:
             yield ((f"‖ a pause was asked for{by}: it begins after the next {'step' if job else 'round'}", "warn"),)
+    mine = {each.learner for each in shown.running}
+    for view in [each for each in state.live if each.held and each.learner not in mine][:3]:
+        yield ((f"‖ {text.plain(view.learner, 64)} is not waited for: {text.plain(view.held, 100)}", "warn"),)
     for view in state.live:
         dropped = state.dropped_by(view)
         if dropped is not None:

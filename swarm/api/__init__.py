@@ -6,6 +6,7 @@ Nothing here imports numpy or a framework: whatever touches tensors runs in a wo
 from __future__ import annotations
 
 from swarm import __version__
+from swarm.advertising import discovers
 from swarm.api.finding import (
     check_joinable,
     checkpoints,
@@ -58,9 +59,10 @@ from swarm.core.state import LearnerView, RunState, participants, rejections, tr
 from swarm.core.ticks import Tick
 from swarm.host.crash import note_crash
 from swarm.host.settings import mailbox_location
+from swarm.host.tending import manners
 from swarm.launcher import Job, jobs
 from swarm.learners.devices import installed_frameworks
-from swarm.neighbours import Neighbourhood
+from swarm.neighbours import Neighbourhood, look_around
 from swarm.watch import Home, HomeWatch, MailboxView, RunWatch, known_mailboxes
 
 __all__ = [
@@ -117,6 +119,7 @@ __all__ = [
     "checked",
     "checkpoints",
     "confusion_lines",
+    "discovers",
     "drop_learner",
     "expected",
     "extend_run",
@@ -135,7 +138,9 @@ __all__ = [
     "live_learners",
     "log_tail",
     "longest_s",
+    "look_around",
     "mailbox_location",
+    "manners",
     "mean_metrics",
     "mount",
     "nested_history",

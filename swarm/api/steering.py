@@ -27,6 +27,7 @@ from swarm.core.jobs import CreateRun, Learn
 from swarm.core.keys import RunKeys
 from swarm.core.mounting import parse_share
 from swarm.core.naming import run_id, run_name
+from swarm.core.owner import OwnerRules, parse_hours
 from swarm.core.records import Control, Role
 from swarm.core.specs import Algorithm
 from swarm.core.state import RunPhase
@@ -147,8 +148,14 @@ def learn_order(
     interface: str | None = None,
     threads: int | None = None,
     role: Role = "both",
+    idle_only: bool | None = None,
+    on_ac_only: bool | None = None,
+    hours: str | None = None,
+    nice: int | None = None,
 ) -> Learn:
-    """What a worker needs to take part in a run. Raises UsageError for a wrong learner id."""
+    """What a worker needs to take part in a run. `idle_only`, `on_ac_only`, `hours`, `nice`: None: as the settings have them.
+    Raises UsageError for a wrong learner id, and for hours that are none."""
+    chosen = settings.load()[0]
     return Learn(
         mailbox=mailbox,
         run=run,
@@ -165,6 +172,22 @@ def learn_order(
         interface=interface,
         threads=threads,
         role=role,
+        owner=_owner_rules(chosen, idle_only=idle_only, on_ac_only=on_ac_only, hours=hours),
+        nice=(chosen.nice or 0) if nice is None else nice,
+    )
+
+
+def _owner_rules(
+    chosen: settings.Settings, *, idle_only: bool | None, on_ac_only: bool | None, hours: str | None
+) -> OwnerRules:
+    try:
+        ranges = parse_hours(chosen.hours if hours is None else hours)
+    except ValueError as error:
+        raise UsageError(f"--hours: {error}") from None
+    return OwnerRules(
+        idle_only=chosen.idle_only if idle_only is None else idle_only,
+        on_ac_only=chosen.on_ac_only if on_ac_only is None else on_ac_only,
+        hours=ranges,
     )
 
 

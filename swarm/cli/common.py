@@ -34,7 +34,16 @@ workers_option = click.option(
 )
 
 
-class LearnerChoice(TypedDict):
+class OwnerChoice(TypedDict):
+    """What a person says of how a worker treats whoever owns its machine: arguments of `api.learn_order`."""
+
+    idle_only: bool | None
+    on_ac_only: bool | None
+    hours: str | None
+    nice: int | None
+
+
+class LearnerChoice(OwnerChoice):
     """What a person says of the learner that a worker is to be: arguments of `api.learn_order`."""
 
     learner_id: str | None
@@ -46,6 +55,41 @@ class LearnerChoice(TypedDict):
     interface: str | None
     role: Role
     threads: int | None
+
+
+def _owner_options() -> dict[str, Callable[[F], F]]:
+    return {
+        "idle_only": click.option(
+            "--idle-only/--no-idle-only",
+            default=None,
+            help="Train only while nobody is at this machine's keyboard: hold still within seconds, go on by itself. By "
+            "default as the settings have it, like the three that follow.",
+        ),
+        "on_ac_only": click.option(
+            "--on-ac-only/--no-on-ac-only", default=None, help="Train only on mains power, not on battery."
+        ),
+        "hours": click.option(
+            "--hours", metavar="FROM-TO", help="Train only at this time of the day, as in 22-7 or 22:30-7,12-13; local time."
+        ),
+        "nice": click.option(
+            "--nice",
+            type=click.IntRange(0, 19),
+            help="The higher, the more other programs come first; by default 0, and 10 with --wait.",
+        ),
+    }
+
+
+def owner_options(command: F) -> F:
+    """Options that put a machine's owner first, which `command` gets as one `owner`."""
+
+    @functools.wraps(command)
+    def gathered(**given: Any) -> Any:
+        return command(owner={name: given.pop(name) for name in OwnerChoice.__annotations__}, **given)
+
+    decorated: Any = gathered
+    for option in reversed(_owner_options().values()):
+        decorated = option(decorated)
+    return cast(F, decorated)
 
 
 def learner_options(command: F, *, but: tuple[str, ...] = ()) -> F:
@@ -96,6 +140,7 @@ def learner_options(command: F, *, but: tuple[str, ...] = ()) -> F:
         "threads": click.option(
             "--threads", type=click.IntRange(1), help="CPU threads of the framework; by default as it likes."
         ),
+        **_owner_options(),
     }
     for name, option in reversed(every.items()):
         if name not in but:
@@ -132,8 +177,8 @@ def put(record: Any) -> None:
     import msgspec
 
     text = msgspec.json.encode(record, enc_hook=str).decode()
-    # JSON leaves C1 controls and the like as they are, which a terminal would obey; outside strings there are none.
-    sys.stdout.write("".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text) + "\n")
+    # JSON leaves C1 controls, directions and the like as they are, which a terminal would obey: all but ASCII is escaped.
+    sys.stdout.write("".join(c if " " <= c <= "~" else json.dumps(c)[1:-1] for c in text) + "\n")
     sys.stdout.flush()
 
 

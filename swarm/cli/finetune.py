@@ -8,7 +8,17 @@ from typing import Any
 import click
 
 from swarm import api
-from swarm.cli.common import LearnerChoice, json_option, mailbox_option, remember, share_option, wait_for, where
+from swarm.cli.common import (
+    LearnerChoice,
+    OwnerChoice,
+    json_option,
+    mailbox_option,
+    owner_options,
+    remember,
+    share_option,
+    wait_for,
+    where,
+)
 from swarm.cli.specoptions import spec_options
 from swarm.core.errors import UsageError
 from swarm.core.finetune import FineTune, Places, finetune
@@ -40,6 +50,7 @@ ADAPTER_PATH = "adapters"  # MLX-LM's default
 @click.option("--detach", is_flag=True, help="Train in the background; `swarm jobs` shows it.")
 @click.option("--interface", metavar="NAME", help="The network interface to exchange over, as en0; by default the best.")
 @click.option("--learner-id", metavar="ID", help="Name of this machine in the run; by default the host's name.")
+@owner_options
 @mailbox_option
 @json_option
 def mlx_lm(
@@ -56,6 +67,7 @@ def mlx_lm(
     detach: bool,
     interface: str | None,
     learner_id: str | None,
+    owner: OwnerChoice,
     mailbox: str | None,
     as_json: bool,
     **fields: Any,
@@ -85,6 +97,7 @@ def mlx_lm(
         "interface": interface,
         "role": "both",
         "threads": None,
+        **owner,
     }
     order = api.learn_order(location, create.run, create=create, join=not no_join, **learner)
     if detach and not no_join:

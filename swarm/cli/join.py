@@ -15,6 +15,7 @@ from swarm.cli.common import (
     workers_option,
 )
 from swarm.cli.joining import check_option, mount_option
+from swarm.cli.waiting import RulesChoice, check_no_rules, check_waiting, stand_by, waiting_options
 from swarm.core.errors import UsageError
 from swarm.core.sentences import amount, plain
 
@@ -24,6 +25,7 @@ from swarm.core.sentences import amount, plain
 @click.option("--detach", is_flag=True, help="Train in the background; `swarm jobs` shows it.")
 @check_option
 @mount_option
+@waiting_options
 @workers_option
 @learner_options
 @mailbox_option
@@ -33,6 +35,8 @@ def join(
     detach: bool,
     check: bool,
     mounting: bool | None,
+    wait: bool,
+    rules: RulesChoice,
     workers: int,
     learner: LearnerChoice,
     mailbox: str | None,
@@ -40,10 +44,15 @@ def join(
 ) -> int:
     """Take part in a run: RUN is a name, an id, or the start of one. Without it, in the only one that can be joined.
 
-    Runs are looked for in the mailboxes that are known here, and on the network.
+    Runs are looked for in the mailboxes that are known here, and on the network. With --wait this machine stands by: it takes part
+    in runs as they appear, one at a time, until it is told to end.
     """
     from swarm.cli import joining, narrate
 
+    if wait:
+        check_waiting(detach=detach, workers=workers)
+        return stand_by(rules, run=run, learner=learner, mailbox=mailbox, as_json=as_json)
+    check_no_rules(rules)
     if check:
         return joining.check(run, mailbox=mailbox, learner=learner, as_json=as_json)
     location, manifest = joining.ready(run, mailbox=mailbox, mounting=mounting, learner=learner)

@@ -78,7 +78,7 @@ def follow(orders: Sequence[Learn], *, as_json: bool = False) -> int:
     """
     first, *later = orders
     team = _Team(named=bool(later), as_json=as_json)
-    with _asked(team.workers) as asked:
+    with asked_to_leave(team.workers) as asked:
         team.asked = asked
         team.start(first)
         waits, told = first.create is not None, False
@@ -184,7 +184,7 @@ class _Member:
 
 
 @contextlib.contextmanager
-def _asked(workers: list[launcher.Worker]) -> Iterator[Callable[[], int]]:
+def asked_to_leave(workers: list[launcher.Worker]) -> Iterator[Callable[[], int]]:
     """Meanwhile, whatever would end this process asks the workers to leave; a third time, they are killed. Gives how often."""
     times = 0
 

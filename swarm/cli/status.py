@@ -125,6 +125,7 @@ def _object(state: api.RunState, checkpoints: list[int]) -> dict[str, Any]:
             "learner": v.learner,
             "role": v.role,
             "state": v.state if heard(state) or not v.live else "silent",
+            "held": v.held or None,
             "dropped_by": state.dropped_by(v),
             "round": v.beat.round if v.beat else None,
             "step": v.beat.step if v.beat else None,

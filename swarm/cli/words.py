@@ -57,6 +57,8 @@ def learner_state(state: api.RunState, view: api.LearnerView) -> str:
         return f"{'leaving, ' if view.live and heard(state) else ''}dropped{asked_by(dropped)}"
     if view.live and not heard(state):
         return "silent"
+    if view.held:
+        return f"{view.state}: {plain(view.held, 100)}"
     return "syncer" if view.role == "syncer" and view.live else view.state
 
 

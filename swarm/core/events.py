@@ -76,6 +76,22 @@ class Resumed(_Event, frozen=True, kw_only=True, tag=True):
     round: int
 
 
+class OwnerFirst(_Event, frozen=True, kw_only=True, tag=True):
+    """How this machine treats its owner while it takes part."""
+
+    words: str
+
+
+class Held(_Event, frozen=True, kw_only=True, tag=True):
+    """This machine holds still for its owner; nobody waits for it."""
+
+    reason: str
+
+
+class Freed(_Event, frozen=True, kw_only=True, tag=True):
+    """It trains again."""
+
+
 class Stepped(_Event, frozen=True, kw_only=True, tag=True):
     """Progress within a round, at most once a second."""
 
@@ -248,6 +264,9 @@ WorkerEvent: TypeAlias = (
     | Waiting
     | Paused
     | Resumed
+    | OwnerFirst
+    | Held
+    | Freed
     | Stepped
     | Training
     | Trained

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from swarm.core.owner import OwnerRules
 from swarm.core.records import Role
 from swarm.core.specs import Algorithm
 
@@ -48,6 +49,8 @@ class Learn(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     adapter_path: str | None = None  # of an MLX-LM fine-tuning: folder on this machine that adapters are written to
     threads: int | None = None  # CPU threads of the framework; None: as it likes
     role: Role = "both"  # a syncer needs neither framework nor data
+    owner: OwnerRules = OwnerRules()  # when this machine is to hold still
+    nice: int = 0  # of the worker and its ranks: the higher, the more others come first
 
 
 class Export(msgspec.Struct, frozen=True, kw_only=True, tag=True):

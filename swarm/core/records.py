@@ -99,12 +99,14 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     fetching: tuple[str, ...] = ()  # SHA-256 of payloads being fetched: these must not be deleted
     rank: RankBeat | None = None  # of a data-parallel job, while a rank runs here
     doing: str = ""  # of a data-parallel job: what the phase is about, for people
+    held: str = ""  # why its machine holds still for its owner, in words: nobody waits for it then
 
     def __post_init__(self) -> None:
         amounts = ("step", "steps", "rss_bytes", "sent_bytes", "received_bytes", "progress_bytes")
         check_fields(self, rounds=("round",), counts=amounts, reals=("tokens_per_s",), losses=("loss",))
-        if len(self.doing) > 200:
-            raise ValueError(f"doing must be at most 200 characters, got {len(self.doing)}")
+        for field, words in (("doing", self.doing), ("held", self.held)):
+            if len(words) > 200:
+                raise ValueError(f"{field} must be at most 200 characters, got {len(words)}")
         if len(self.fetching) > MAX_FETCHING or not all(map(is_sha256, self.fetching)):
             raise ValueError(f"fetching must hold SHA-256 in lower-case hex, at most {MAX_FETCHING}")
 

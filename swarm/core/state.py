@@ -60,6 +60,11 @@ class LearnerView(msgspec.Struct, frozen=True, kw_only=True):
         return "both" if self.record is None else self.record.role
 
     @property
+    def held(self) -> str:
+        """Why its machine holds still for its owner, in that machine's words; '' if it does not."""
+        return self.beat.held if self.beat is not None and self.live else ""
+
+    @property
     def state(self) -> str:
         """A word: the beat's phase, 'silent' when the lease is stale, 'left' when it was released."""
         if self.beat is None:
@@ -109,8 +114,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def trainers(self) -> tuple[LearnerView, ...]:
-        """Who is live, trains, and was not dropped."""
-        return tuple(v for v in self.live if v.role != "syncer" and self.dropped_by(v) is None)
+        """Who is live, trains, was not dropped, and does not hold still for its owner."""
+        return tuple(v for v in self.live if v.role != "syncer" and self.dropped_by(v) is None and not v.held)
 
     @property
     def sampled(self) -> tuple[str, ...]:
@@ -137,7 +142,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     def effect(self) -> Effect:
         """What the control records come to: those in effect are named by a round record, or nobody is live to write one."""
         # A run paused while nobody was live has no round record that says so: its learners do.
-        quiet = all(v.beat is not None and v.beat.phase == "paused" for v in self.live)
+        free = [v for v in self.live if not v.held]  # the others beat so for a reason of their own
+        quiet = all(v.beat is not None and v.beat.phase == "paused" for v in free) and (bool(free) or not self.live)
         return self._effect(len(self.controls) if quiet else self._named)
 
     def dropped_by(self, view: LearnerView) -> str | None:

@@ -19,6 +19,11 @@ def boot_digits(boot: str) -> str:
     return hashlib.sha256(boot.encode()).hexdigest()[:8]
 
 
+def heard(state: RunState) -> tuple[LearnerView, ...]:
+    """Live learners, once it is certain that somebody is: a lease may still run of one that was killed."""
+    return state.live if state.phase_is_certain else ()
+
+
 def run_advert(state: RunState, *, mailbox: str, peer: str) -> RunAdvert | None:
     """Of a run as it stands in the mailbox with that id, told by machine `peer`. None while its manifest is not read, and for
     one of which nothing can be told."""
@@ -26,7 +31,7 @@ def run_advert(state: RunState, *, mailbox: str, peer: str) -> RunAdvert | None:
     if manifest is None:
         return None
     algorithm, job = manifest.algorithm, progress(state)
-    live = [view for view in state.live if view.role != "syncer"]
+    live = [view for view in heard(state) if view.role != "syncer"]
     done, total = (state.open_round, state.total_rounds) if job is None else (job.iteration, job.iters)
     needed = algorithm.world_size_min if isinstance(algorithm, FineTune) else 0 if state.rounds else starters(algorithm)
     advert = RunAdvert(
@@ -36,7 +41,7 @@ def run_advert(state: RunState, *, mailbox: str, peer: str) -> RunAdvert | None:
         method=str(type(algorithm).__struct_config__.tag),
         task=manifest.task.name,
         mailbox=mailbox,
-        phase=state.phase,
+        phase="idle" if state.phase in ("running", "waiting") and not heard(state) else state.phase,
         round=done,
         rounds=total,
         learners=len(live),
@@ -53,7 +58,7 @@ def run_advert(state: RunState, *, mailbox: str, peer: str) -> RunAdvert | None:
 def peer_adverts(states: tuple[RunState, ...], *, mailbox: str) -> tuple[PeerAdvert, ...]:
     """Of the machines with a live learner in these runs, which stand in the mailbox with that id."""
     found: dict[tuple[str, str], PeerAdvert] = {}
-    for view in (view for state in states for view in state.live):
+    for view in (view for state in states for view in heard(state)):
         record = view.record
         if record is None:
             continue

@@ -394,9 +394,7 @@ class Discovery:
                 f"there are {', '.join(self._links.up) or 'none'}"
             )
         elif not links:
-            self._faults["links"] = (
-                "no private network: is this machine connected? --interface NAME picks one that is not looked at"
-            )
+            self._faults["links"] = "no private network: is this machine connected? --interface NAME takes any other"
 
     def _note_multicast(self, links: tuple[Link, ...]) -> None:
         """What a link says of itself, and what comes of an attempt."""

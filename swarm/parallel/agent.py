@@ -78,12 +78,28 @@ class Agent:
         self._heeding: asyncio.Task[None] | None = None
         self._meeting: Meeting | None = None
         self._start_s = 120.0
+        self._held = ""
         self._deaths = self._vain = 0  # generations in a row
 
     def leave(self) -> None:
         """Have the ranks save and end, release the lease, and return from `run`. May be called from any thread, and from a
         signal handler."""
         self._leaving.set()
+
+    def hold(self, reason: str) -> None:
+        """Have no rank here, for this machine's owner comes first, until called with '': the others go on as a new generation,
+        and this machine joins them again. May be called from any thread."""
+        self._held = reason
+
+    @property
+    def steps(self) -> int:
+        """Made so far by ranks here. May be asked for on any thread."""
+        return self._gauges.steps
+
+    @property
+    def resting(self) -> bool:
+        """Whether the job is paused."""
+        return self._effect.paused
 
     def run(self) -> None:
         """Take part until the job ends, or until told to leave. Raises Dropped, Superseded, LearnerIdTaken, JobStopped,
@@ -141,6 +157,9 @@ class Agent:
             if self._effect.paused and not self._effect.stopped:
                 await self._pause()
                 continue
+            if self._held:
+                await self._hold_still()
+                continue
             found = await self._come()
             if found is None:
                 continue
@@ -184,6 +203,14 @@ class Agent:
         if not self._is_leaving:
             self._emit(Resumed(round=0))
 
+    async def _hold_still(self) -> None:
+        gauges = self._gauges
+        while self._held and not (self._effect.stopped or self._effect.paused or self._is_leaving):
+            self._check_heeding()
+            gauges.phase, gauges.doing, gauges.held = "paused", self._held, self._held
+            await asyncio.sleep(LOOK_S)
+        gauges.held = ""
+
     # Coming to a generation
 
     async def _come(self) -> tuple[Meeting, Placed] | GenerationEnd | None:
@@ -208,7 +235,7 @@ class Agent:
                 if meeting is not None and meeting.reason and meeting.reason != told:
                     told = self._gauges.doing = meeting.reason
                     self._emit(Gathering(generation=meeting.generation, reason=told))
-                if self._is_leaving or self._effect.paused:
+                if self._is_leaving or self._effect.paused or self._held:
                     return None
                 if self._effect.stopped and meeting is not None and not self._is_of_others(meeting):
                     at = await self._patience.through(self._start)
@@ -291,6 +318,7 @@ class Agent:
             patience=self._patience,
             effect=lambda: self._effect,
             leaving=lambda: self._is_leaving,
+            held=lambda: self._held,
         )
         try:
             end = await duty.run()

@@ -18,7 +18,7 @@ from swarm.core.errors import CheckpointUnsaved, PayloadCorrupt, PayloadMissing
 from swarm.core.events import JobStepped, RankPlaced, Trouble, WorkerEvent
 from swarm.core.meeting import start_after
 from swarm.core.rankjob import HALTED, RankPlan, RankReady, RankStepped, Replanned, Saved
-from swarm.core.ranks import REASON, CheckpointAt, Ending, GenerationEnd, Plan
+from swarm.core.ranks import REASON, CheckpointAt, Ending, GenerationEnd, Plan, in_words
 from swarm.parallel.beside import cancelled
 from swarm.parallel.child import Child, Process
 from swarm.parallel.gauges import Gauges
@@ -69,9 +69,11 @@ class Duty:
         patience: Patience,
         effect: Callable[[], Effect],
         leaving: Callable[[], bool],
+        held: Callable[[], str] = lambda: "",
         start: Callable[[Plan, RankPlan], Process] | None = None,
     ) -> None:
-        """`effect`: what people command, `leaving`: whether this machine is to leave, both asked again and again."""
+        """`effect`: what people command, `leaving`: whether this machine is to leave, `held`: why it is to hold still for its
+        owner, '' if it is not; all asked again and again."""
         self.site, self.store, self.gauges, self.meeting = site, store, gauges, meeting
         self.plan, self.rank = placed.plan, placed.rank
         self.me = placed.seat.learner
@@ -81,7 +83,8 @@ class Duty:
         """Whether its rank ended by itself, for a reason of its own: not told to, and not since another one was lost."""
         self.failed = ""
         """Why this machine can have no other rank; "" if it can."""
-        self._patience, self._effect, self._leaving = patience, effect, leaving
+        self._patience, self._effect, self._held = patience, effect, held
+        self._asked_to_leave = leaving
         self._start = start or (lambda plan, rank_plan: Child(plan, rank_plan, site.home))
         self._keeper = Keeper(site, store, gauges, meeting, rank=self.rank, me=self.me, patience=patience)
         self._begun = False  # whether all ranks have started
@@ -107,6 +110,10 @@ class Duty:
             process.end()
             self.gauges.unplaced()
             await self._keeper.stop()
+
+    def _leaving(self) -> bool:
+        """Whether this machine is to have no rank any more, for good or for a while."""
+        return self._asked_to_leave() or bool(self._held())
 
     # The start
 
@@ -275,6 +282,8 @@ class Duty:
             return stopped_by(effect)
         if effect.paused:
             return f"paused by {effect.by}" if effect.by else "paused"
+        if reason := self._held():
+            return in_words(f"{self.me} holds still: {reason}")
         return f"{self.me} leaves" if self._leaving() else ""
 
     async def _joining(self) -> str:

@@ -27,6 +27,7 @@ class Gauges:
     def __init__(self, *, rss_bytes: Callable[[], int] = lambda: 0, now: Callable[[], float] = time.monotonic) -> None:
         self.phase: LearnerPhase = "join"
         self.doing = ""  # what the phase is about
+        self.held = ""  # why this machine holds still for its owner
         self.step = 0  # the job's, done
         self.points: tuple[TrainPoint, ...] = ()
         self.evals: tuple[EvalPoint, ...] = ()
@@ -62,6 +63,11 @@ class Gauges:
         """Tokens that all ranks learn in a second."""
         elapsed_s = sum(self._steps_s)
         return sum(self._tokens) / elapsed_s if elapsed_s > 0 else 0.0
+
+    @property
+    def steps(self) -> int:
+        """Of a rank here, so far."""
+        return self._steps
 
     @property
     def memory_bytes(self) -> int:
@@ -131,4 +137,5 @@ class Gauges:
             progress_bytes=self.moved_bytes(),
             rank=rank,
             doing=in_words(self.doing),
+            held=in_words(self.held),
         )

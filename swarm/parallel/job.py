@@ -76,9 +76,10 @@ def take_part(
     record: LearnerRecord,
     leave: Callable[[Callable[[], None]], None],
     emit: Emit,
+    tend: Callable[[Agent], None] = lambda agent: None,
 ) -> None:
-    """Train until the job ends, or until told to leave: `leave` is handed what does that. Raises DataMissing, UsageError, and
-    what Agent.run does."""
+    """Train until the job ends, or until told to leave: `leave` is handed what does that, `tend` the agent itself. Raises
+    DataMissing, UsageError, and what Agent.run does."""
     _check(order)
     able, here = backends(), versions()
     with ExitStack() as stack:
@@ -118,6 +119,7 @@ def take_part(
             rss_bytes=lambda: process.memory_info().rss,
         )
         leave(agent.leave)
+        tend(agent)
         agent.run()
 
 

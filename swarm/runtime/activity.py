@@ -38,7 +38,10 @@ class Activity:
 
     def beat(self, *, paused: bool) -> Beat:
         seen, exchange = self.handoff.telemetry, self.exchange
-        phase: Any = self.phase or ("paused" if paused else seen.phase)
+        # Not before what was done is reported: from then on nobody waits for it.
+        still = self.role != "syncer" and self.phase is None and not self.handoff.unpublished
+        held = (self.handoff.held if seen.phase == "join" else seen.held) if still else ""
+        phase: Any = self.phase or ("paused" if paused or held else seen.phase)
         if phase == "join" and self.phase is None:  # joined, and about to begin
             phase = "wait" if self.role == "syncer" else "train"
         return Beat(
@@ -54,4 +57,5 @@ class Activity:
             received_bytes=exchange.received_bytes,
             progress_bytes=exchange.progress_bytes,
             fetching=self._fetching,
+            held=held[:200],
         )

@@ -12,7 +12,7 @@ async def bid(exchange: Exchange, watch: Watch, handoff: Handoff, *, me: Learner
     """Claim a client of `round` to train, if the training thread waits for one."""
     lost = set()
     try:
-        while handoff.free and (found := watch.bid(me.learner, me.incarnation)) is not None:
+        while handoff.free and not handoff.held and (found := watch.bid(me.learner, me.incarnation)) is not None:
             unit, n, mine = found
             claim = Claim(round=round, learner=me.learner, incarnation=me.incarnation)
             won = mine or await exchange.claim_client(round, unit, n, claim)

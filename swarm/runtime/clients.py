@@ -114,6 +114,20 @@ class ClientSession:
         """Stop after the step under way, or give up joining. May be called from any thread, and from a signal handler."""
         self._conversation.leaving = True
 
+    def hold(self, reason: str) -> None:
+        """Make no step more, for this machine's owner comes first, until called with ''. May be called from any thread."""
+        self._handoff.hold(reason)
+
+    @property
+    def steps(self) -> int:
+        """Made so far by this incarnation. May be asked for on any thread."""
+        return self._handoff.telemetry.steps
+
+    @property
+    def resting(self) -> bool:
+        """Whether the run is paused."""
+        return self._handoff.paused
+
     def samples_of(self, client: Assignment) -> int:
         index = 0 if self._spec.private else client_index(client.unit)
         assert index is not None
@@ -133,9 +147,10 @@ class ClientSession:
                 self._finish(ended)
                 return
             telemetry.round, telemetry.step = self._loop.newest + 1, 0
-            client = None if self._handoff.unpublished else self._handoff.assignment()
+            telemetry.held = self._handoff.held
+            client = None if self._handoff.unpublished or telemetry.held else self._handoff.assignment()
             if client is None:
-                telemetry.phase = "paused" if self._handoff.paused else "wait"
+                telemetry.phase = "paused" if self._handoff.paused or telemetry.held else "wait"
                 self._handoff.wait(0.2)
                 continue
             if not self._loop.begin(client):
@@ -167,7 +182,19 @@ class ClientSession:
                     tokens_per_s=telemetry.tokens_per_s,
                 )
             )
+        self._hold_still()
         return self.wanted
+
+    def _hold_still(self) -> None:
+        """In the midst of a client, for as long as this machine's owner comes first. It stays begun: whoever takes it over
+        meanwhile trains it to the same."""
+        telemetry, since_s = self._handoff.telemetry, time.monotonic()
+        while self.wanted and (reason := self._handoff.held):
+            telemetry.held, telemetry.phase = reason, "paused"
+            self._handoff.wait(0.2)
+        if telemetry.held:
+            telemetry.held, telemetry.phase = "", "train"
+            self._begun_at_s += time.monotonic() - since_s
 
     @property
     def wanted(self) -> bool:

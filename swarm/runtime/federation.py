@@ -62,9 +62,15 @@ def check_new(trainable: Trainable, spec: FedAvg, *, task: str, seed: int, train
         clients.deal(plain, seed=partition_seed(spec, seed))
 
 
-def train_clients(trainable: Trainable, leave: Callable[[Callable[[], None]], None], common: dict[str, Any]) -> None:
-    """Train the clients that this learner claims, until the run ends. `leave` is given how to make it leave; `common`: what any
-    session of this worker is made with. Raises UsageError for a task that has no clients."""
+def train_clients(
+    trainable: Trainable,
+    leave: Callable[[Callable[[], None]], None],
+    common: dict[str, Any],
+    *,
+    tend: Callable[[ClientSession], None] = lambda session: None,
+) -> None:
+    """Train the clients that this learner claims, until the run ends. `leave` is given how to make it leave, `tend` the session
+    itself; `common`: what any session of this worker is made with. Raises UsageError for a task that has no clients."""
     manifest: Manifest = common["manifest"]
     spec = manifest.algorithm
     assert isinstance(spec, FedAvg)
@@ -72,6 +78,7 @@ def train_clients(trainable: Trainable, leave: Callable[[Callable[[], None]], No
     samples = clients.deal(spec, seed=partition_seed(spec, manifest.seed))
     session = ClientSession(trainable.adapter, samples=samples, evaluate=trainable.evaluate, **common)
     leave(session.leave)
+    tend(session)
     with session:
         for client in session:
             index = 0 if spec.private else client_index(client.unit)

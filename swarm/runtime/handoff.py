@@ -80,6 +80,7 @@ class Telemetry:
     steps: int = 0
     tokens_per_s: float = 0.0
     loss: float | None = None
+    held: str = ""  # why no step is made, while that is for this machine's owner
 
 
 @dataclass
@@ -94,6 +95,7 @@ class Handoff:
     _evals: deque[EvalRecord] = field(default_factory=deque)
     _flush: bool = False
     _paused: bool = False
+    _held: str = ""
     _free: bool = False  # the training thread waits for a client to train
     _assigned: Assignment | None = None
     _hurry: int = -1  # the round that is to be reported to with what there is
@@ -163,9 +165,25 @@ class Handoff:
         """Whether no inner step is to be made for now. What was committed is taken over all the same."""
         return self._paused
 
+    @property
+    def held(self) -> str:
+        """Why no inner step is to be made here, for this machine's owner comes first; '' if that is not so."""
+        return self._held
+
     def hurried(self, round: int) -> bool:
         """Whether `round` is about to close without this learner, unless it reports what it has."""
         return self._hurry == round
+
+    # Any thread
+
+    def hold(self, reason: str) -> None:
+        """This machine's owner comes first from now on; '': not any more."""
+        with self._changed:
+            self._held = reason
+            if not reason:
+                self._hurry = -1  # what was done before was asked for; what is done now is not
+            self._changed.notify_all()
+        self.wake()
 
     # Communication thread
 

@@ -235,6 +235,7 @@ class Participant:
         if self._watch.effect.ending and not self._somebody_closes:
             self._present = len(self._controls)  # no round record will ever name them
             self._heed()
+        self._heed_owner()
         closed = await self._maybe_close()
         if not closed:
             await bid(self.exchange, self._watch, self.handoff, me=self.me, round=self.newest + 1)
@@ -258,6 +259,17 @@ class Participant:
             self._watch.anew()  # while it is paused, no deadline comes nearer
             self._said = None
             self.emit(Paused(round=self.newest + 1, by=now.by) if now.paused else Resumed(round=self.newest + 1))
+
+    def _heed_owner(self) -> None:
+        """While this machine holds still for its owner, the others do not wait for it: it reports what it has. Alone it keeps
+        that, for no round closes without it."""
+        if self.handoff.held and self._watch.trainers - {self.me.learner}:
+            self.handoff.ask_hurry(self.newest + 1)
+
+    @property
+    def _closes_elsewhere(self) -> bool:
+        """Whether this machine holds still for its owner, and another one does not and closes rounds."""
+        return bool(self.handoff.held) and any(role != "learner" for role in self._watch.others(self.me.learner, held=False))
 
     def _end_reason(self) -> str | None:
         now = self._effect
@@ -332,7 +344,7 @@ class Participant:
     async def _evaluation_is_mine(self, round: int) -> bool:
         """Whether to evaluate after `round`: once per `eval_every` turns through all fragments, first come. One that is
         behind leaves it to the others, but for the last."""
-        if not self.handoff.evaluates:
+        if not self.handoff.evaluates or self.handoff.held:
             return False
         every, total = self.exchange.manifest.eval_every * len(self._committed.records), self._effect.rounds
         last = total is not None and round + 1 == total
@@ -359,7 +371,7 @@ class Participant:
                 self.handoff.ask_hurry(round)
             self._say(round, decision.reason)
             return False
-        if not rounds.closes(self.me.role, others, overdue=watch.overdue):
+        if not rounds.closes(self.me.role, others, overdue=watch.overdue) or (self._closes_elsewhere and not watch.overdue):
             return False
         waited_s, quorum_waited_s = watch.waited_s, watch.quorum_waited_s
         close_s = max((record.close_s for record in self._committed.records if record is not None), default=0.0)

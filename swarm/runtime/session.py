@@ -146,6 +146,20 @@ class Session:
         """Stop after the step under way, or give up joining. May be called from any thread, and from a signal handler."""
         self._conversation.leaving = True
 
+    def hold(self, reason: str) -> None:
+        """Make no step more, for this machine's owner comes first, until called with ''. May be called from any thread."""
+        self._handoff.hold(reason)
+
+    @property
+    def steps(self) -> int:
+        """Made so far by this incarnation. May be asked for on any thread."""
+        return self._handoff.telemetry.steps
+
+    @property
+    def resting(self) -> bool:
+        """Whether the run is paused."""
+        return self._handoff.paused
+
     @property
     def batch_size(self) -> int | None:
         """Samples of one inner step of this learner; None: as the task has it."""
@@ -188,8 +202,9 @@ class Session:
             self._keeper.save(self._inner, self._handoff, boundary=self._boundary)
             self._boundary = False
             telemetry.round, telemetry.step = self._inner.round, self._inner.step
-            if self._handoff.paused or self._inner.waits:
-                telemetry.phase = "paused" if self._handoff.paused else "wait"
+            telemetry.held = self._handoff.held
+            if self._handoff.paused or telemetry.held or self._inner.waits:
+                telemetry.phase = "paused" if self._handoff.paused or telemetry.held else "wait"
                 self._handoff.wait(0.2)
                 self._stepped_at_s = time.monotonic()
                 continue

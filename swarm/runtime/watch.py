@@ -126,7 +126,7 @@ class Watch:
             if spec.private and unit != learner:
                 continue
             views = [
-                rounds.ClaimView(n=n, learner=c.learner, incarnation=c.incarnation, holder_live=self._holds(c))
+                rounds.ClaimView(n=n, learner=c.learner, incarnation=c.incarnation, holder_live=self._trains(c))
                 for n, c in seen.training.get(unit, {}).items()
             ]
             if rounds.my_claim(views, learner=learner, incarnation=incarnation):
@@ -140,6 +140,10 @@ class Watch:
         """Whether the claimant is live, and not dropped from the run."""
         dropped = self.effect.is_dropped(claim.learner, claim.incarnation)
         return not dropped and self.leases.holds(claim.learner, claim.incarnation)
+
+    def _trains(self, claim: Claim) -> bool:
+        """Whether the claimant does, too, and does not hold still for its owner."""
+        return self._holds(claim) and not self._beats[claim.learner][1].held
 
     def incarnation(self, learner: str) -> int:
         """The highest seen; 0 if none was."""
@@ -160,14 +164,16 @@ class Watch:
 
     @property
     def trainers(self) -> frozenset[str]:
-        """Live learners that are waited for: not syncers, nor those that still fetch what they start from, nor, while a pause
-        is pending, those that know of nothing else."""
+        """Live learners that are waited for: not syncers, nor those that still fetch what they start from, nor those that hold
+        still for their owners, nor, while a pause is pending, those that know of nothing else."""
         quiet = ("join", "paused") if self.effect.ending else ("join",)
-        return frozenset(k for k, beat in self.present.items() if beat.role != "syncer" and beat.phase not in quiet)
+        return frozenset(
+            k for k, beat in self.present.items() if beat.role != "syncer" and beat.phase not in quiet and not beat.held
+        )
 
-    def others(self, learner: str) -> tuple[Role, ...]:
-        """The roles of all that are live but `learner`."""
-        return tuple(beat.role for k, beat in self.present.items() if k != learner)
+    def others(self, learner: str, *, held: bool = True) -> tuple[Role, ...]:
+        """The roles of all that are live but `learner`; `held`: those that hold still for their owners, too."""
+        return tuple(beat.role for k, beat in self.present.items() if k != learner and (held or not beat.held))
 
     @property
     def overdue(self) -> bool:
@@ -210,7 +216,9 @@ class Watch:
         if self.effect.stopping and seen.stopped_at_s is None:
             seen.stopped_at_s = now_s
         training = {
-            unit for unit, claims in seen.training.items() if claims and self._holds(max(claims.items(), key=lambda c: c[0])[1])
+            unit
+            for unit, claims in seen.training.items()
+            if claims and self._trains(max(claims.items(), key=lambda c: c[0])[1])
         }
         view = rounds.ClientsView(
             wanted=seen.units,

@@ -229,7 +229,8 @@ class Learner:
                     inner.take_committed(await self.participant.parameters(inner.lacking))
             self.keeper.save(inner, self.handoff, boundary=boundary)
             boundary = False
-            if inner.waits:
+            self.handoff.telemetry.held = self.handoff.held
+            if inner.waits or self.handoff.held:
                 await asyncio.sleep(0.05)
                 continue
             self.handoff.telemetry.phase = "train"

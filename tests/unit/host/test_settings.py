@@ -42,6 +42,11 @@ def test_no_file_is_no_fault(state_dir: Path) -> None:
         ("asci = true", "did you mean 'ascii'?"),
         ("colour = 1", "there are mailboxes, ascii"),
         ("ascii = ", "the defaults are used"),
+        ('hours = "22"', "hours = '22'"),
+        ('hours = "25-7"', "25:00 is no time of the day"),
+        ("hours = 22", "hours = 22"),
+        ("nice = 20", "nice = 20"),
+        ("idle_only = 1", "idle_only = 1"),
         ("\x00", "the defaults are used"),
     ],
 )
