@@ -21,11 +21,13 @@ import msgspec
 from swarm import api, launcher
 from swarm.core import standby
 from swarm.core.errors import UsageError, WorkerFailed
-from swarm.core.events import Ended, Failed, Joined, WorkerEvent
+from swarm.core.events import Ended, Failed, Freed, Held, Joined, WorkerEvent
 from swarm.core.jobs import Process
 from swarm.core.standby import Candidate, Outcome, Pace, Rules, Standing, Why
 from swarm.core.standbywords import (
     Busy,
+    GivesBack,
+    HoldsStill,
     JoinedNoMore,
     Joins,
     MailboxBack,
@@ -66,6 +68,15 @@ def other() -> int | None:
         return None
     alive = process.boot == boot_id() and started(process.pid) == process.process
     return process.pid if alive and process.pid != os.getpid() else None
+
+
+def _note() -> None:
+    """That this process stands by. Raises UsageError if that cannot be written."""
+    try:
+        home().mkdir(parents=True, exist_ok=True)
+        note_process(home(), os.getpid())
+    except OSError as error:
+        raise UsageError(f"{home()} cannot be written: {error.strerror} (SWARM_STATE_DIR names another folder)") from error
 
 
 class Log:
@@ -120,28 +131,31 @@ class Standby:
         learner: Mapping[str, Any],
         *,
         mailbox: str | None,
-        owner: str,
+        owner: str = "",
+        held: Callable[[], str] | None = None,
         tell: Callable[[Told], None],
         heard: Callable[[str, WorkerEvent], None],
         pace: Pace | None = None,
     ) -> None:
         """`learner`: arguments of `api.learn_order`. `mailbox`: the only one to look at; None: all that are known, asked for
-        again and again. `owner`: when this machine trains, in words. `tell` is called with what this does, `heard` with (run,
-        event) for all that its worker tells."""
+        again and again. `owner`: when this machine trains, in words; `held`: why it is to hold still now, '' if it is not;
+        None: it never is. `tell` is called with what this does, `heard` with (run, event) for all that its worker tells."""
         self.workers: list[launcher.Worker] = []  # the one that runs, if any
         self._rules, self._learner, self._mailbox, self._owner = rules, dict(learner), mailbox, owner
+        self._held = held
         self._tell, self._heard, self._pace = tell, heard, pace or Pace()
         self._standing = Standing()
         self._ledger = _Ledger(home() / "barred.json")
         self._lost: dict[str, str] = {}  # by mailbox: why it was last told to be away
         self._refused: tuple[str, ...] | None = None  # as was last told
         self._busy = ""  # the job that is waited for
+        self._still = ""  # why nothing is joined for now, as was last told
 
     async def run(self, asked: Callable[[], int]) -> None:
         """Until `asked` says, more than 0 times, that this is to end. Raises UsageError if another one stands by here."""
         if (pid := other()) is not None:
             raise UsageError(f"this machine stands by already: process {pid}, whose log is {log_file()}")
-        note_process(home(), os.getpid())
+        _note()
         self._standing = msgspec.structs.replace(self._standing, barred=self._ledger.read())
         watch = HomeWatch(None if self._mailbox is None else (self._mailbox,))
         places = api.known_mailboxes() if self._mailbox is None else (self._mailbox,)
@@ -152,7 +166,7 @@ class Standby:
                 if seen is None:
                     break
                 chosen = self._chosen(seen)
-                if chosen is None:
+                if chosen is None or await self._holds_still():
                     await self._pass(self._pace.look_s, asked)
                 else:
                     await self._take_part(chosen, asked)
@@ -224,6 +238,14 @@ class Standby:
             self._standing = msgspec.structs.replace(self._standing, barred=barred)
             self._ledger.write(barred)
 
+    async def _holds_still(self) -> bool:
+        """Whether this machine's owner comes first, so that no worker is started."""
+        reason = "" if self._held is None else await asyncio.to_thread(self._held)
+        if reason and reason != self._still:
+            self._tell(HoldsStill(reason=reason))
+        self._still = reason
+        return bool(reason)
+
     async def _pass(self, wait_s: float, asked: Callable[[], int]) -> None:
         until_s = asyncio.get_running_loop().time() + wait_s
         while not asked() and asyncio.get_running_loop().time() < until_s:  # noqa: ASYNC110  # a signal handler tells it
@@ -245,7 +267,7 @@ class Standby:
         told = _Told()
         self.workers.append(worker)
         try:
-            await self._follow(chosen.run, worker, told)
+            await self._follow(chosen, worker, told)
         finally:
             self.workers.remove(worker)
             if worker.process.stdin is not None:
@@ -259,14 +281,19 @@ class Standby:
         good = told.joined_at_s is not None and now() - told.joined_at_s >= self._pace.good_s
         self._after(chosen, told.outcome(worker), good=good, log=str(worker.job / "log.txt"))
 
-    async def _follow(self, run: str, worker: launcher.Worker, told: _Told) -> None:
+    async def _follow(self, chosen: Candidate, worker: launcher.Worker, told: _Told) -> None:
         """Until the worker has ended."""
-        over = False
+        now = asyncio.get_running_loop().time
+        over = gives_back = False
         while not over:
             over = worker.process.poll() is not None  # before its events: what it said last is not missed
             for event in worker.events.read():
-                told.take(event, asyncio.get_running_loop().time())
-                self._heard(run, event)
+                told.take(event, now())
+                self._heard(chosen.run, event)
+            if not gives_back and told.held_at_s is not None and now() - told.held_at_s >= self._pace.held_s:
+                gives_back = True
+                self._tell(GivesBack(run=chosen.run, name=chosen.name, after_s=self._pace.held_s))
+                worker.interrupt()
             if not over:
                 await asyncio.sleep(TICK_S)
 
@@ -292,6 +319,7 @@ class _Told:
 
     def __init__(self) -> None:
         self.joined_at_s: float | None = None
+        self.held_at_s: float | None = None  # since when it holds still for this machine's owner
         self._failed: Failed | None = None
         self._ended = False
 
@@ -299,6 +327,10 @@ class _Told:
         match event:
             case Joined():
                 self.joined_at_s = now_s
+            case Held() if self.held_at_s is None:
+                self.held_at_s = now_s
+            case Freed():
+                self.held_at_s = None
             case Failed():
                 self._failed = event
             case Ended():

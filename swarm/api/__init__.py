@@ -52,7 +52,7 @@ from swarm.core.specs import Algorithm, DiLoCo, FedAvg
 from swarm.core.state import LearnerView, RunState, participants, rejections, train_loss
 from swarm.host.crash import note_crash
 from swarm.host.settings import mailbox_location
-from swarm.host.tending import manners
+from swarm.host.tending import held_by, manners
 from swarm.launcher import Job, jobs
 from swarm.learners.devices import installed_frameworks
 from swarm.watch import Home, HomeWatch, MailboxView, RunWatch, known_mailboxes
@@ -104,6 +104,7 @@ __all__ = [
     "extend_run",
     "find_run",
     "foreign_program",
+    "held_by",
     "history_rows",
     "installed_frameworks",
     "job_rows",

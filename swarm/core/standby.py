@@ -49,6 +49,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     good_s: float = 600.0  # after so long in a run, failures of before do not count any more
     failures: int = 8  # in a row, after which a run is given up
     given_up_s: float = 6 * 3600.0  # for so long
+    held_s: float = 1800.0  # that a worker holds still for its machine's owner, before it leaves and gives back its memory
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
