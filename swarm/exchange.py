@@ -22,7 +22,7 @@ from swarm.core.manifest import INIT, Manifest, PayloadRef
 from swarm.core.records import Checkpoint, RoundRecord, Snapshot
 from swarm.host.memory import LARGE_BYTES, give_back
 from swarm.mailbox.contract import PART_BYTES, Buffer, Mailbox
-from swarm.manifests import read_manifest
+from swarm.manifests import read_to_write
 from swarm.tape import Tape, derived_nonce
 from swarm.tape import nonce as fresh_nonce
 from swarm.tensors.blocks import in_one_piece, piece
@@ -76,7 +76,7 @@ async def create_run(
     manifest = msgspec.structs.replace(manifest, init=tuple(refs))
     if await mailbox.create(place.manifest, encode(manifest, nonce=nonce or fresh_nonce())):
         return manifest, True
-    return await read_manifest(mailbox, manifest.run), False
+    return await read_to_write(mailbox, manifest.run), False
 
 
 class Exchange(Tape):

@@ -18,8 +18,9 @@ from pathlib import Path
 import msgspec
 
 from swarm.core.errors import INTERRUPTED, Dropped, UsageError, WorkerFailed
-from swarm.core.events import Ended, Failed, Freed, Held, Joined, WorkerEvent
+from swarm.core.events import Building, Ended, Failed, Freed, Held, Joined, Transfer, WorkerEvent
 from swarm.core.jobs import Learn, Order, Process
+from swarm.core.sentences import transferred
 from swarm.host.children import python
 from swarm.host.identity import PROCESS, boot_id, note_process, started
 from swarm.host.paths import jobs_dir, state_dir
@@ -45,6 +46,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     held: str = ""  # why a running one holds still, for this machine's owner comes first
     pid: int = 0
     device: str = ""
+    doing: str = ""  # before it has joined: what it prepares, in words
     by_hand: bool = False  # of one that left: a person asked it to
     log: Path  # whole log of the worker
 
@@ -193,6 +195,7 @@ class _Seen:
         self._events = EventTail(folder / "events.jsonl")
         self._order: object = None
         self._joined: Joined | None = None
+        self._doing = ""
         self._ended: Ended | None = None
         self._failed: Failed | None = None
         self._held = ""
@@ -218,6 +221,10 @@ class _Seen:
             match event:
                 case Joined():
                     self._joined = event
+                case Building():
+                    self._doing = f"building {event.what}"
+                case Transfer():
+                    self._doing = transferred(event)
                 case Ended():
                     self._ended = event
                 case Failed():
@@ -255,6 +262,7 @@ class _Seen:
             held=self._held if pid is not None else "",
             pid=pid or 0,
             device=joined.device if joined else "",
+            doing="" if joined else self._doing,
             by_hand=state == "left" and (self._folder / LEFT_BY_HAND).exists(),
             log=self._folder / "log.txt",
         )

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 
 from swarm.core import keys
-from swarm.core.errors import FormatMismatch, MailboxCorrupt, RunNotFound
-from swarm.core.lines import decode_needed
+from swarm.core.errors import FormatMismatch, MailboxCorrupt, RunNotFound, RunSigned
+from swarm.core.lines import decode_needed, taken_apart
 from swarm.core.manifest import FORMAT, Manifest
+from swarm.core.trust import Trust
 from swarm.mailbox.contract import Mailbox
+from swarm.mailbox.signed import SignedMailbox
 
 
 async def run_ids(mailbox: Mailbox) -> list[str]:
@@ -17,7 +19,13 @@ async def run_ids(mailbox: Mailbox) -> list[str]:
 
 
 async def read_manifest(mailbox: Mailbox, run: str) -> Manifest:
-    """Raises RunNotFound, FormatMismatch if the run was made in another format, MailboxCorrupt if a run in rounds has no Θ⁰."""
+    """Raises RunNotFound, FormatMismatch if the run was made in another format, MailboxCorrupt if a run in rounds has no Θ⁰,
+    RecordForged for a run that this machine's passphrase, if it has one, did not sign."""
+    return (await read_with_trust(mailbox, run))[0]
+
+
+async def read_with_trust(mailbox: Mailbox, run: str) -> tuple[Manifest, Trust]:
+    """(the manifest, whether it is signed). Raises as `read_manifest`."""
     key = keys.RunKeys(run).manifest
     data = await mailbox.read(key)
     if data is None:
@@ -29,6 +37,24 @@ async def read_manifest(mailbox: Mailbox, run: str) -> Manifest:
         raise MailboxCorrupt(f"{key}: is the manifest of run {manifest.run}")
     if manifest.plan and not manifest.init:
         raise MailboxCorrupt(f"{key}: no initial payloads")
+    if isinstance(mailbox, SignedMailbox):
+        return manifest, Trust(signed=True, fingerprint=mailbox.key.fingerprint)
+    return manifest, Trust(signed=taken_apart(data)[1].signature is not None)
+
+
+def check_may_write(manifest: Manifest, trust: Trust) -> None:
+    """Raises RunSigned where nobody would count what this machine writes."""
+    if trust.signed and not trust.fingerprint:
+        raise RunSigned(
+            f"run {manifest.name} is signed, and this machine has no passphrase: `swarm key import` here, and `swarm key show` "
+            "on a machine that has it"
+        )
+
+
+async def read_to_write(mailbox: Mailbox, run: str) -> Manifest:
+    """As `read_manifest`, for a run in which this machine is to write. Raises RunSigned."""
+    manifest, trust = await read_with_trust(mailbox, run)
+    check_may_write(manifest, trust)
     return manifest
 
 

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import msgspec
 
 from swarm.core import keys
-from swarm.core.errors import MailboxCorrupt, MailboxMoved, RecordError
+from swarm.core.errors import MailboxCorrupt, MailboxMoved, RecordError, RecordForged
 from swarm.core.fragments import Schedule
 from swarm.core.lease import BeatId
 from swarm.core.lines import body_sha256, decode, decode_needed, encode
@@ -152,6 +152,8 @@ class Tape:
                 if data is None:
                     continue
                 snapshot = decode(data, Snapshot, where=key)
+            except RecordForged:  # somebody else's: whoever it names has not reported
+                continue
             except (RecordError, MailboxCorrupt):  # one learner's bad record must not stop the others
                 found[key] = None
                 continue
@@ -209,12 +211,12 @@ class Tape:
         for key in await self._list(look, *self._controls_after(known)):
             if keys.parse_control(key) != len(found) + 1:
                 continue
-            data = await self.mailbox.read(key)
-            if data is None:
-                break
             try:
+                data = await self.mailbox.read(key)
+                if data is None:
+                    break
                 found.append(decode(data, Control, where=key))
-            except RecordError:
+            except (RecordError, MailboxCorrupt):
                 found.append(Control(action="unknown"))
         return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -16,6 +17,8 @@ from swarm.core.errors import (
     MailboxCorrupt,
     MailboxError,
     MailboxMoved,
+    PassphraseError,
+    RecordForged,
     RunNotFound,
     SwarmError,
     UsageError,
@@ -25,12 +28,15 @@ from swarm.core.lease import BeatId, Lease
 from swarm.core.records import Beat, Claim, Snapshot
 from swarm.core.specs import FedAvg
 from swarm.core.state import RunState
+from swarm.core.trust import Foreign
 from swarm.host import settings
 from swarm.host.identity import Identity, holder, identity, process_gone
+from swarm.host.keyfile import load_key
+from swarm.host.opening import mailbox_at
 from swarm.launcher import Job, jobs
-from swarm.mailbox import open_mailbox
 from swarm.mailbox.contract import Mailbox
-from swarm.manifests import read_manifest, run_ids
+from swarm.mailbox.signed import SignedMailbox
+from swarm.manifests import read_with_trust, run_ids
 from swarm.parallel.history import JobTape
 from swarm.tape import Tape
 
@@ -42,14 +48,17 @@ EVALS_BACK = 64  # an evaluation may be written some rounds after its round
 
 class MailboxView(msgspec.Struct, frozen=True, kw_only=True):
     location: str
+    id: str = ""  # of the mailbox; "" while it was never opened
     problem: str = ""  # why it cannot be used now; '' when it can
     remedy: str = ""  # what to do about it
     runs: tuple[RunState, ...] = ()  # joinable ones first; `rounds` holds the newest record only
+    foreign: Foreign = Foreign()  # runs that are left out, since this machine's passphrase did not sign them
 
 
 class Home(msgspec.Struct, frozen=True, kw_only=True):
     mailboxes: tuple[MailboxView, ...] = ()
     jobs: tuple[Job, ...] = ()
+    fingerprint: str = ""  # of this machine's passphrase; '' without one
 
 
 class RunWatch:
@@ -71,10 +80,11 @@ class RunWatch:
 
     async def poll(self) -> RunState:
         """The run now, or, of a history that takes long to read, as far as it was read. A share that does not answer is
-        `state.lost`, never an exception. Raises RunNotFound, FormatMismatch."""
+        `state.lost`, never an exception, and so is a forged round. Raises RunNotFound, FormatMismatch, PassphraseError, and
+        RecordForged for a run that is not of this machine's swarm."""
         if self._polling is None:
             if self._mailbox is None:
-                self._mailbox = open_mailbox(self._location)
+                self._mailbox = mailbox_at(self._location)
             self._polling = asyncio.create_task(self._read(self._mailbox))
         assert self._mailbox is not None
         if not await finished(self._polling, self._mailbox):  # it stays under way: a share that hangs gets one call at a time
@@ -83,10 +93,12 @@ class RunWatch:
             return self.state
         polling, self._polling = self._polling, None
         error = polling.exception()
-        if isinstance(error, RunNotFound | FormatMismatch):
+        self._see_forged()
+        if isinstance(error, RunNotFound | FormatMismatch) or (isinstance(error, RecordForged) and self._tape is None):
             raise error
         if isinstance(error, MailboxError):
-            self._apply(state.ShareLost(now_s=now_s(), reason=str(error)))
+            halted = isinstance(error, RecordForged)
+            self._apply(state.ShareLost(now_s=now_s(), reason=str(error), halted=halted))
         elif error is not None:
             raise error
         return self.state
@@ -94,13 +106,20 @@ class RunWatch:
     def _apply(self, event: state.Event) -> None:
         self.state = state.apply(self.state, event)
 
+    def _see_forged(self) -> None:
+        if isinstance(self._mailbox, SignedMailbox):
+            forged = self._mailbox.forged(self._run)
+            if forged != self.state.trust.forged:
+                self._apply(state.TrustRead(msgspec.structs.replace(self.state.trust, forged=forged)))
+
     async def _read(self, mailbox: Mailbox) -> None:
         if not self._opened:
             await mailbox.open()
             self._opened = True
         if self._tape is None:
-            manifest = await read_manifest(mailbox, self._run)
+            manifest, trust = await read_with_trust(mailbox, self._run)
             self._apply(state.ManifestRead(manifest))
+            self._apply(state.TrustRead(trust))
             self._tape = Tape(mailbox, manifest)
             if isinstance(manifest.algorithm, FineTune):
                 self._job = JobTape(mailbox, self._tape.keys, history=self._history)
@@ -210,13 +229,19 @@ class HomeWatch:
         """`mailboxes`: locations to follow; None: those of the settings, asked for at every poll."""
         self._given = mailboxes
         self._watches: dict[str, _MailboxWatch] = {}
+        self._fingerprint = ""
 
     async def poll(self) -> Home:
         """What stands there now. Never raises for a mailbox that does not answer: its view says so."""
+        with contextlib.suppress(PassphraseError):  # the mailboxes say so that are opened from now on
+            key = load_key()
+            fingerprint = "" if key is None else key.fingerprint
+            if fingerprint != self._fingerprint:  # made, or taken over, while this watches: look with other eyes
+                self._watches, self._fingerprint = {}, fingerprint
         locations = known_mailboxes() if self._given is None else self._given
         self._watches = {place: self._watches.get(place) or _MailboxWatch(place) for place in locations}
         views = await asyncio.gather(*(watch.poll() for watch in self._watches.values()))
-        return Home(mailboxes=tuple(views), jobs=jobs())
+        return Home(mailboxes=tuple(views), jobs=jobs(), fingerprint=self._fingerprint)
 
 
 class _MailboxWatch:
@@ -229,12 +254,13 @@ class _MailboxWatch:
         self._opened: Mailbox | None = None
         self._id = ""
         self._runs: dict[str, RunWatch] = {}
+        self._foreign = Foreign()
         self._listing: asyncio.Task[list[str]] | None = None
 
     async def poll(self) -> MailboxView:
         try:
             if self._mailbox is None:
-                self._mailbox = open_mailbox(self._location)
+                self._mailbox = mailbox_at(self._location)
             if self._listing is None:
                 self._listing = asyncio.create_task(self._list(self._mailbox))
             if not await finished(self._listing, self._mailbox):
@@ -250,6 +276,8 @@ class _MailboxWatch:
         }
         self._runs = {}
         results = await asyncio.gather(*(watch.poll() for watch in watches.values()), return_exceptions=True)
+        forged = [result for result in results if isinstance(result, RecordForged)]
+        self._foreign = foreign(forged)
         for (run, watch), result in zip(watches.items(), results, strict=True):
             if isinstance(result, SwarmError):
                 continue  # not a run (yet), or one of another format
@@ -260,7 +288,14 @@ class _MailboxWatch:
 
     def _view(self, problem: str, remedy: str) -> MailboxView:
         states = sorted((watch.state for watch in self._runs.values()), key=_interest)
-        return MailboxView(location=self._location, problem=problem, remedy=remedy, runs=tuple(states))
+        return MailboxView(
+            location=self._location,
+            id=self._id,
+            problem=problem,
+            remedy=remedy,
+            runs=tuple(states),
+            foreign=self._foreign,
+        )
 
     async def _list(self, mailbox: Mailbox) -> list[str]:
         if mailbox is not self._opened:
@@ -269,6 +304,12 @@ class _MailboxWatch:
                 self._id, self._runs = ident, {}
             self._opened = mailbox
         return await run_ids(mailbox)
+
+
+def foreign(manifests: Iterable[RecordForged]) -> Foreign:
+    """How many runs have such manifests."""
+    unsigned = [error.unsigned for error in manifests]
+    return Foreign(unsigned=unsigned.count(True), otherwise=unsigned.count(False))
 
 
 async def finished(work: asyncio.Task[Any], mailbox: Mailbox) -> bool:

@@ -33,9 +33,9 @@ from swarm.core.sentences import fewer_fragments, sentence
 from swarm.core.specs import Algorithm, DiLoCo, FedAvg
 from swarm.host import paths
 from swarm.host.identity import Identity, holder, identity, note_process, process_alive, process_gone
+from swarm.host.opening import mailbox_at
 from swarm.host.tending import Tending, lower, manners
-from swarm.mailbox import open_mailbox
-from swarm.manifests import manifest_sha256, read_manifest, run_ids
+from swarm.manifests import manifest_sha256, read_manifest, read_to_write, run_ids
 
 if TYPE_CHECKING:
     from swarm.mailbox.contract import Mailbox
@@ -102,11 +102,11 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
     if (told := manners(order.owner, lower(order.nice))) is not None:
         emit(told)
     tending = Tending(order.owner, emit=emit)
-    mailbox = open_mailbox(order.mailbox)
+    mailbox = mailbox_at(order.mailbox)
     asyncio.run(mailbox.open())
     trainable: Trainable | None = None
     if order.create is None:
-        manifest = asyncio.run(read_manifest(mailbox, order.run))
+        manifest = asyncio.run(read_to_write(mailbox, order.run))
     else:
         if isinstance(order.create.algorithm, FineTune):
             from swarm.parallel.job import make
@@ -248,6 +248,7 @@ def _create(order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emi
         base=base,
         model=files.model,
         replay=replay,
+        share=create.share,
     )
     check_payloads(manifest)  # before a file is attached
     theta = trainable.adapter.snapshot()
@@ -337,7 +338,7 @@ def generate(order: Generate, emit: EventFile) -> int:
 
     manifest, theta = asyncio.run(_committed(order.mailbox, order.run))
     manifest = to_write_with(manifest)
-    mailbox = open_mailbox(order.mailbox)
+    mailbox = mailbox_at(order.mailbox)
     asyncio.run(mailbox.open())
     with joined_files(mailbox, manifest, data=order.data, model=order.model, emit=emit) as places:
         trainable = _build(manifest.task, manifest.seed, order, places)
@@ -372,7 +373,7 @@ async def _committed(location: str, run: str, round: int | None = None) -> tuple
     from swarm.exchange import Exchange
     from swarm.runtime.parameters import committed
 
-    mailbox = open_mailbox(location)
+    mailbox = mailbox_at(location)
     await mailbox.open()
     exchange = Exchange(mailbox, await read_manifest(mailbox, run))
     return exchange.manifest, (await committed(exchange, round))[1]

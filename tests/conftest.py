@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,9 @@ from hypothesis import settings
 # and twice as many.
 settings.register_profile("repeatable", derandomize=True, max_examples=50)
 settings.load_profile("repeatable")
+
+# No test tells the network of itself by accident, nor do the processes that it starts: those that mean to say so.
+os.environ["SWARM_DISCOVERY"] = "0"
 
 
 @pytest.fixture

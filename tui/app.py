@@ -23,10 +23,22 @@ from swarm.api import Job, RunState, note_crash
 from tui import text
 from tui.commands import KEYS, Place, bindings, key_names
 from tui.filters import Ascii, Styled
-from tui.messages import RUNNING_JOB, CommandEnded, Facts, HomePolled, HomeShown, RunAt, RunPolled, RunShown
-from tui.screens.dialogs import CANCEL, Choice, Option, Page
+from tui.messages import (
+    RUNNING_JOB,
+    CommandEnded,
+    Facts,
+    HomePolled,
+    HomeShown,
+    JoinPolled,
+    JoinShown,
+    RunAt,
+    RunPolled,
+    RunShown,
+)
+from tui.screens.dialogs import CANCEL, Ask, Choice, Option, Page
 from tui.screens.home import HomeScreen
-from tui.screens.lists import ListScreen
+from tui.screens.join import JoinScreen
+from tui.screens.lists import LiveScreen
 from tui.screens.pages import fact_lines, help_lines
 from tui.screens.palette import Palette
 from tui.screens.run import RunScreen
@@ -40,6 +52,9 @@ class FeedLike(Protocol):
     def start(self, post: Callable[[Message], object]) -> None: ...
     def close(self) -> None: ...
     def show(self, at: RunAt | None) -> None: ...
+    def check(self, at: RunAt | None, *, name: str = "") -> None: ...
+    def mount(self, at: RunAt) -> None: ...
+    def add_peer(self, address: str) -> None: ...
     def rescan(self) -> None: ...
     def join(self, at: RunAt) -> None: ...
     def leave(self, job: str) -> None: ...
@@ -70,6 +85,7 @@ class SwarmApp(App[None]):
         self.pictures = pictures
         self.home: HomeShown | None = None
         self.run_shown: RunShown | None = None
+        self.join_shown: JoinShown | None = None
         self._told = 0  # the newest note that had its toast
         self._leaving: set[str] = set()  # jobs that we wait for before we quit
 
@@ -113,12 +129,27 @@ class SwarmApp(App[None]):
         self._tell(message.shown.notes)
         self._update()
 
+    @on(JoinPolled)
+    def _join_polled(self, message: JoinPolled) -> None:
+        join, job = self._join_screen, message.shown.job
+        if join is None or message.shown.at != join.at:
+            return
+        self.join_shown = message.shown
+        location = message.shown.joining.location
+        if job is not None and job.state == "running" and location is not None:  # it takes part now
+            self.close_join()
+            self.open_run(RunAt(location, join.at.run))
+            return
+        self._update()
+
     @on(CommandEnded)
     def _command_ended(self, message: CommandEnded) -> None:
         self._leaving.discard(message.what)
         if message.problem:
             self._toast(f"could not {message.command}: {message.problem}", "error")
             self._quitting = False
+        elif message.command == "add the peer":
+            self._toast(f"{message.what} is asked from now on")
         elif message.command in ("stop", "pause"):
             self._toast(f"{message.command} was asked for: it takes effect at the next round")
         if self._quitting and not self._leaving:
@@ -128,7 +159,7 @@ class SwarmApp(App[None]):
 
     def _update(self) -> None:
         """Nothing is painted behind a dialog: a screen takes the newest snapshot when it is in front again."""
-        if isinstance(self.screen, ListScreen):
+        if isinstance(self.screen, LiveScreen):
             self.screen.update()
 
     def _tell(self, notes: tuple[Note, ...]) -> None:
@@ -148,7 +179,48 @@ class SwarmApp(App[None]):
     def _run_screen(self) -> RunScreen | None:
         return next((s for s in self.screen_stack if isinstance(s, RunScreen)), None)
 
+    @property
+    def _join_screen(self) -> JoinScreen | None:
+        return next((s for s in self.screen_stack if isinstance(s, JoinScreen)), None)
+
+    def open_join(self, at: RunAt, state: RunState | None = None, *, name: str = "") -> None:
+        """What stands between this machine and a run, then one key."""
+        if state is not None and (program := program_words(state)):
+            self._toast(program)
+            return
+        self.join_shown = None
+        name = text.plain(state.name if state is not None else name, 64)
+        self.push_screen(JoinScreen(at, name))
+        self.feed.check(at, name=name)
+
+    def close_join(self) -> None:
+        if isinstance(self.screen, JoinScreen):
+            self.feed.check(None)
+            self.pop_screen()
+
+    def begin_join(self, shown: JoinShown) -> None:
+        """Start the worker; the Run screen follows when it takes part."""
+        if shown.joining.location is not None:
+            self.feed.join(RunAt(shown.joining.location, shown.at.run))
+            self._toast(f"joining {text.plain(shown.joining.name, 40)}")
+
+    def ask_peer(self) -> None:
+        words = (
+            (("Another machine, by its name or address: studio.local, 192.168.1.7", ""),),
+            (("It must run swarm. Where the network lets machines find each other, this is not needed.", "dim"),),
+        )
+
+        def answered(answer: str | None) -> None:
+            if answer:
+                self.feed.add_peer(answer)
+
+        self.push_screen(Ask("Add a machine", words, placeholder="HOST or HOST:PORT"), answered)
+
     def open_run(self, at: RunAt) -> None:
+        if (run := self._run_screen) is not None:
+            if run.at == at:
+                return
+            self.close_run()
         self.run_shown = None
         name = next(
             (s.name for v in (self.home.home.mailboxes if self.home else ()) for s in v.runs if s.run == at.run), at.run
@@ -189,8 +261,8 @@ class SwarmApp(App[None]):
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         yield SystemCommand("theme", "Choose other colours, light ones among them.", self.action_change_theme)
         places = [Place.EVERYWHERE]
-        if isinstance(screen, ListScreen):
-            places = [Place.RUN if isinstance(screen, RunScreen) else Place.HOME, Place.LISTS, Place.EVERYWHERE]
+        if isinstance(screen, LiveScreen):
+            places = [*screen.PLACES, Place.EVERYWHERE]
         for place in places:
             for key in KEYS[place]:
                 if (
@@ -202,26 +274,6 @@ class SwarmApp(App[None]):
                     yield SystemCommand(f"{key.label} ({key_names(key)})", key.help, press)
 
     # Questions
-
-    def ask_join(self, at: RunAt, state: RunState) -> None:
-        name = text.plain(state.name, 40)
-        if program := program_words(state):
-            self._toast(program)
-            return
-        task = text.plain(state.manifest.task.name, 40) if state.manifest else ""
-        words = (
-            ((f"Train {name} on this machine?", "strong"),),
-            ((f"A worker process starts in the background and trains {task}.", ""),),
-            (("It goes on when you quit, if you want it to.", "dim"),),
-        )
-        options = (Option("join", "Join"), CANCEL)
-
-        def answered(answer: str | None) -> None:
-            if answer == "join":
-                self.feed.join(at)
-                self._toast(f"joining {name}")
-
-        self.push_screen(Choice("Join", words, options, focus="join"), answered)
 
     def ask_stop(self, at: RunAt, state: RunState) -> None:
         name = text.plain(state.name, 40)

@@ -14,6 +14,7 @@ class Place(Enum):
     EVERYWHERE = "Everywhere"
     LISTS = "Lists"
     HOME = "Home"
+    JOIN = "Join"
     RUN = "Run"
 
 
@@ -48,15 +49,26 @@ KEYS: dict[Place, tuple[Key, ...]] = {
         Key("ctrl+p", "command_palette", "commands", "Find any command by its name.", priority=True, pinned=True),
     ),
     Place.HOME: (
-        Key("enter", "open", "open", "Open the run under the cursor, or the run of the job under it."),
-        Key("J", "join", "join", "Train this run on this machine, in a worker process of its own."),
+        Key("enter", "open", "open", "Join the run under the cursor, or watch it if this machine takes part or cannot."),
+        Key("w", "watch", "watch", "Watch the run under the cursor, or that of the job under it, without joining."),
+        Key("J", "join", "join", "Look what stands between this machine and the run under the cursor, and join it."),
         Key("P", "pause", "pause", "Let all learners of the run under the cursor rest, and go on again."),
         Key("S", "stop", "stop", "Stop the run under the cursor, for everybody."),
         Key("r", "rescan", "rescan", "Look at all mailboxes again now."),
-        *_panes("runs", "jobs"),
+        Key("p", "peer", "add peer", "Add a machine by its address, where the network does not tell of it by itself."),
+        *_panes("runs", "jobs", "machines"),
+    ),
+    Place.JOIN: (
+        Key("enter", "join", "join", "Train this run on this machine, in a worker process of its own."),
+        Key("m", "mount", "mount", "Mount the share that holds the run's mailbox; this goes on when it appears."),
+        Key("w", "watch", "watch", "Watch the run without joining."),
+        Key("r", "again", "look again", "Look again now."),
+        Key("j,down", "scroll(1)", "down", "One line down.", footer=False),
+        Key("k,up", "scroll(-1)", "up", "One line up.", footer=False),
+        Key("escape", "back", "back", "Back, without joining."),
     ),
     Place.RUN: (
-        Key("enter,J", "join", "join", "Train this run on this machine, in a worker process of its own."),
+        Key("enter,J", "join", "join", "Look what stands between this machine and the run, and join it."),
         Key("L", "leave", "leave", "Take this machine out of the run; the others go on."),
         Key("space", "freeze", "freeze", "Freeze the view, never the job; again to go on."),
         Key("l", "log", "log", "Go to the log, and back to the learners."),

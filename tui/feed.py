@@ -16,9 +16,21 @@ from typing import Any, Protocol, TypeVar
 
 from textual.message import Message
 
-from swarm.api import Home, Job, RunState
+from swarm.api import Home, Job, Joining, RunState, Sightings, Way
 from tui import text
-from tui.messages import CommandEnded, Facts, HomePolled, HomeShown, LogLine, RunAt, RunPolled, RunShown
+from tui.messages import (
+    RUNNING_JOB,
+    CommandEnded,
+    Facts,
+    HomePolled,
+    HomeShown,
+    JoinPolled,
+    JoinShown,
+    LogLine,
+    RunAt,
+    RunPolled,
+    RunShown,
+)
 from tui.transitions import Note, home_notes, mailbox_notes, run_notes
 
 T = TypeVar("T")
@@ -37,6 +49,19 @@ class RunSource(Protocol):
     async def poll(self) -> RunState: ...
 
 
+class JoinSource(Protocol):
+    async def poll(self, sightings: Sightings | None = None) -> Joining: ...
+
+
+class Near(Protocol):
+    """The machines and runs around this one. Its calls do not block."""
+
+    def start(self) -> None: ...
+    def close(self) -> None: ...
+    def add(self, peer: str) -> None: ...
+    def poll(self, home: Home) -> Sightings: ...
+
+
 class Api(Protocol):
     """What the feed needs of `swarm.api`."""
 
@@ -44,6 +69,13 @@ class Api(Protocol):
     def HomeWatch(self) -> Callable[[tuple[str, ...] | None], HomeSource]: ...
     @property
     def RunWatch(self) -> Callable[[str, str], RunSource]: ...
+    @property
+    def JoinWatch(self) -> Callable[..., JoinSource]: ...
+    @property
+    def Neighbourhood(self) -> Callable[..., Near]: ...
+    def remember_peer(self, address: str) -> None: ...
+    def mount(self, way: Way, *, quiet: bool = True) -> str: ...
+    def remember(self, mailbox: str) -> None: ...
     def jobs(self) -> tuple[Job, ...]: ...
     def settings_faults(self) -> tuple[str, ...]: ...
     def start_join(self, mailbox: str, run: str) -> Job: ...
@@ -76,6 +108,11 @@ class Feed:
         self._rescan = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._following: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[None] | None = None
+        self._way: Way | None = None  # how the share of the run that is looked at is mounted
+        self._mounting = False
+        self._near: Near | None = None
+        self._sightings = Sightings()
         self._noted = 0
         self._facts = Facts()
         self._problem = ""  # of the last call that went wrong
@@ -98,11 +135,28 @@ class Feed:
         """Follow this run beside the mailboxes, and no other."""
         self._call(self._show, at)
 
+    def check(self, at: RunAt | None, *, name: str = "") -> None:
+        """Follow what stands between this machine and a run, and no other one."""
+        self._call(self._check, at, name)
+
     def rescan(self) -> None:
         self._call(self._rescan.set)
 
     def join(self, at: RunAt) -> None:
-        self._command("join", at.run, lambda: in_thread(self._api.start_join, at.mailbox, at.run))
+        """`at` must name the mailbox's folder, which is remembered."""
+
+        def work() -> None:
+            self._api.start_join(at.mailbox, at.run)
+            self._api.remember(at.mailbox)
+
+        self._command("join", at.run, lambda: in_thread(work))
+
+    def mount(self, at: RunAt) -> None:
+        """Mount the share of the run that is looked at, as the last look said."""
+        self._command("mount", at.run, self._mount)
+
+    def add_peer(self, address: str) -> None:
+        self._command("add the peer", address, lambda: self._add(address))
 
     def leave(self, job: str) -> None:
         self._command("leave", job, lambda: in_thread(self._api.leave, job))
@@ -148,6 +202,28 @@ class Feed:
             self._following.cancel()
         self._following = None if at is None else self._spawn(self._follow_run(at))
 
+    def _check(self, at: RunAt | None, name: str) -> None:
+        if self._checking is not None:
+            self._checking.cancel()
+        self._way = None
+        self._checking = None if at is None else self._spawn(self._follow_join(at, name))
+
+    async def _mount(self) -> None:
+        if self._way is None or self._mounting:
+            return
+        self._mounting = True
+        try:
+            problem = await in_thread(lambda way: self._api.mount(way, quiet=True), self._way)
+        finally:
+            self._mounting = False
+        if problem:
+            raise RuntimeError(problem)
+
+    async def _add(self, address: str) -> None:
+        if self._near is not None:
+            self._near.add(address)
+            await in_thread(self._api.remember_peer, address)
+
     def _command(self, command: Any, what: str, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
         async def run() -> None:
             problem = ""
@@ -162,6 +238,14 @@ class Feed:
 
     async def _follow_home(self) -> None:
         watch = self._api.HomeWatch(self._mailboxes)
+        near = self._near = self._api.Neighbourhood(advertises="watching")
+        near.start()
+        try:
+            await self._look(watch, near)
+        finally:
+            near.close()
+
+    async def _look(self, watch: HomeSource, near: Near) -> None:
         home: Home | None = None
         notes: deque[Note] = deque(maxlen=KEPT)
         while True:
@@ -173,7 +257,19 @@ class Feed:
                 notes.extend(self._numbered([*home_notes(home, polled), *mailbox_notes(home, polled)]))
                 home = polled
                 faults = await self._tried(in_thread(self._api.settings_faults)) or ()
-                self._post(HomePolled(HomeShown(home=home, now_s=now_s, polled_at_s=now_s, faults=faults, notes=tuple(notes))))
+                self._sightings = await self._tried(in_thread(near.poll, home)) or self._sightings
+                self._post(
+                    HomePolled(
+                        HomeShown(
+                            home=home,
+                            now_s=now_s,
+                            polled_at_s=now_s,
+                            faults=faults,
+                            notes=tuple(notes),
+                            sightings=self._sightings,
+                        )
+                    )
+                )
             # Not wait_for: it may swallow a cancellation that comes with the event (Python 3.11).
             asked = asyncio.get_running_loop().create_task(self._rescan.wait())
             try:
@@ -223,6 +319,22 @@ class Feed:
         finally:
             if polling is not None:
                 polling.cancel()
+
+    async def _follow_join(self, at: RunAt, name: str) -> None:
+        watch = self._api.JoinWatch(at.run, name=name, location=at.mailbox or None)
+        before: frozenset[str] | None = None
+        while True:
+            began_s = self._clock()
+            joining = await self._tried(watch.poll(self._sightings))
+            jobs = await self._jobs(at)
+            if before is None:  # what ended before somebody came here is no answer to a key that is pressed here
+                before = frozenset(job.id for job in jobs if job.state not in RUNNING_JOB)
+            if joining is not None:
+                self._way = joining.way
+                job = next((job for job in jobs if job.id not in before), None)
+                shown = JoinShown(at=at, joining=joining, now_s=self._clock(), job=job, mounting=self._mounting)
+                self._post(JoinPolled(shown))
+            await asyncio.sleep(max(0.1, self._run_s - (self._clock() - began_s)))
 
     async def _jobs(self, at: RunAt) -> tuple[Job, ...]:
         jobs = await self._tried(in_thread(self._api.jobs)) or ()

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from textual.message import Message
 
-from swarm.api import Home, Job, RunState
+from swarm.api import Home, Job, Joining, RunState, Sightings
 from tui.transitions import Note
 
-Command = Literal["join", "leave", "stop", "pause", "resume", "drop"]
+Command = Literal["join", "leave", "stop", "pause", "resume", "drop", "mount", "add the peer"]
 RUNNING_JOB = ("starting", "running")
 
 
 class RunAt(NamedTuple):
-    """Where a run is."""
+    """Where a run is. `mailbox`: '' if the network alone tells of it."""
 
     mailbox: str
     run: str
@@ -28,6 +28,7 @@ class HomeShown:
     polled_at_s: float  # monotonic, when `home` was read
     faults: tuple[str, ...] = ()  # of the settings file
     notes: tuple[Note, ...] = ()  # this sitting's, oldest first, bounded
+    sightings: Sightings = field(default_factory=Sightings)
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,15 @@ class RunShown:
 
 
 @dataclass(frozen=True)
+class JoinShown:
+    at: RunAt
+    joining: Joining
+    now_s: float
+    job: Job | None = None  # that this machine began to join it with
+    mounting: bool = False  # a mount is under way
+
+
+@dataclass(frozen=True)
 class Facts:
     """How the feed fares, for the page of debug facts."""
 
@@ -85,6 +95,15 @@ class RunPolled(Message):
 
     def can_replace(self, message: Message) -> bool:
         return isinstance(message, RunPolled) and message.shown.at == self.shown.at
+
+
+class JoinPolled(Message):
+    def __init__(self, shown: JoinShown) -> None:
+        super().__init__()
+        self.shown = shown
+
+    def can_replace(self, message: Message) -> bool:
+        return isinstance(message, JoinPolled) and message.shown.at == self.shown.at
 
 
 class CommandEnded(Message):

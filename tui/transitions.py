@@ -44,9 +44,11 @@ def run_notes(before: RunState | None, after: RunState) -> Iterator[Note]:
     if before is None or before.manifest is None:
         return
     if after.lost and not before.lost:
-        yield Note(f"share lost: {text.plain(after.lost)}", "error")
+        yield Note(f"{'a forged record' if after.halted else 'share lost'}: {text.plain(after.lost)}", "error")
     if before.lost and not after.lost:
-        yield Note("share is back")
+        yield Note("the forged record is gone" if before.halted else "share is back")
+    if after.trust.forged.count > before.trust.forged.count and not after.halted:
+        yield Note(text.plain(after.trust.ignored), "warning")
     if before.polled_at_s is None:  # the first beats: everybody would seem to join
         return
     yield from _learner_notes(before, after)

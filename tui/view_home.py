@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from swarm.api import Home, Job, RunState, progress
+from swarm.api import Job, RunState, SeenPeer, SeenRun, Sightings, progress
 from tui import text, view_ranks
 from tui.messages import RUNNING_JOB, HomeShown, RunAt
-from tui.view_run import METHODS, STALE_S, asked_by, joinable, method, phase_cell, program_words, round_text
+from tui.view_run import METHODS, STALE_S, asked_by, glyph, joinable, method, phase_cell, program_words, round_text
 from tui.widgets.table import Cell, Column, Row
 from tui.widgets.toned import Line, Piece
 
@@ -50,21 +51,87 @@ def run_at(key: str) -> RunAt | None:
     return RunAt(mailbox, run) if found else None
 
 
-def runs(home: Home) -> Iterator[tuple[RunAt, RunState]]:
-    """All runs, those that can be joined first, among them those that are trained."""
+@dataclass(frozen=True)
+class Entry:
+    """A run of a mailbox, or one that the network alone tells of."""
+
+    at: RunAt
+    state: RunState | None = None
+    seen: SeenRun | None = None
+
+    @property
+    def name(self) -> str:
+        return self.state.name if self.state is not None else self.seen.advert.name if self.seen is not None else self.at.run
+
+    @property
+    def phase(self) -> str:
+        return self.state.phase if self.state is not None else self.seen.advert.phase if self.seen is not None else ""
+
+    @property
+    def joinable(self) -> bool:
+        if self.state is not None:
+            return joinable(self.state)
+        return self.seen is not None and self.seen.ours and self.phase not in ("done", "stopped")
+
+    @property
+    def program(self) -> str:
+        """How it is joined, if no worker can; else ''."""
+        return program_words(self.state) if self.state is not None else ""
+
+
+def entries(shown: HomeShown) -> Iterator[Entry]:
+    """All runs, those that can be joined first, among them those that are trained. What a mailbox holds is not told twice."""
+    heard = {seen.advert.run: seen for seen in reversed(shown.sightings.runs)}
+    found = [
+        Entry(RunAt(view.location, state.run), state, heard.get(state.run))
+        for view in shown.home.mailboxes
+        for state in view.runs
+    ]
+    known = {entry.at.run for entry in found}
+    here = {view.location for view in shown.home.mailboxes}
+    alone = [seen for run, seen in heard.items() if run not in known and seen.location not in here]
+    found += [Entry(RunAt("", seen.advert.run), None, seen) for seen in sorted(alone, key=lambda seen: seen.advert.name)]
     rank = {"running": 0, "waiting": 0, "paused": 1, "idle": 1}
-    found = [(RunAt(view.location, state.run), state) for view in home.mailboxes for state in view.runs]
-    yield from sorted(found, key=lambda each: rank.get(each[1].phase, 2))  # stable: newest first stays
+    yield from sorted(found, key=lambda each: rank.get(each.phase, 2) if each.joinable else 3)  # stable: newest first stays
 
 
-def find_run(home: Home, at: RunAt) -> RunState | None:
-    return next((state for where, state in runs(home) if where == at), None)
+def find_entry(shown: HomeShown, at: RunAt) -> Entry | None:
+    return next((entry for entry in entries(shown) if entry.at == at), None)
 
 
-def run_rows(home: Home, here: str = "") -> tuple[Row, ...]:
+def run_rows(shown: HomeShown, here: str = "") -> tuple[Row, ...]:
     """`here`: this user's home folder, shown as `~`."""
-    mine = {job.run for job in home.jobs if job.state in RUNNING_JOB}
-    return tuple(_run_row(at, state, mine=state.run in mine, here=here) for at, state in runs(home))
+    mine = {job.run for job in shown.home.jobs if job.state in RUNNING_JOB}
+    rows = []
+    for entry in entries(shown):
+        if entry.state is not None:
+            rows.append(_run_row(entry.at, entry.state, mine=entry.at.run in mine, here=here))
+        elif entry.seen is not None:
+            rows.append(_heard_row(entry, entry.seen))
+    return tuple(rows)
+
+
+def _heard_row(entry: Entry, seen: SeenRun) -> Row:
+    advert = seen.advert
+    mark, tone = glyph(advert.phase or "unknown")
+    total = f"/{advert.rounds}" if advert.rounds is not None else ""
+    parallel = advert.method == "mlx-lm"
+    done = f"it {advert.round}{total}" if parallel else f"r{advert.round}{total}"
+    where = text.plain(advert.share, 60) or "not mounted here"
+    return Row(
+        key=row_key(entry.at),
+        quiet=not entry.joinable,
+        cells=(
+            Cell(text.plain(advert.name, 64), "strong"),
+            Cell(METHODS.get(advert.method, text.plain(advert.method, 10)) or text.NONE),
+            Cell(text.plain(advert.task, 40) or text.NONE),
+            Cell(f"{mark} {text.plain(advert.phase, 10) or 'unknown'}", tone),
+            Cell(done, order=float(advert.round)),
+            Cell(str(advert.learners) if advert.learners else text.NONE, order=float(advert.learners)),
+            Cell(text.NONE, order=0.0),
+            Cell(where if seen.ours else "another swarm's", "warn" if seen.ours else "dim"),
+        ),
+    )
 
 
 def _run_row(at: RunAt, state: RunState, *, mine: bool, here: str) -> Row:
@@ -149,16 +216,105 @@ def run_detail(state: RunState | None) -> Iterator[Line]:
         yield ((program, "dim"),)
 
 
+def heard_detail(entry: Entry | None) -> Iterator[Line]:
+    """The same of a run that the network alone tells of."""
+    seen = entry.seen if entry is not None and entry.state is None else None
+    if entry is None or seen is None:
+        return
+    name, who = text.plain(entry.name, 40), ", ".join(text.plain(peer, 40) for peer in seen.peers[:3]) or "the network"
+    if not seen.ours:
+        yield ((f"{name} is of another swarm: its machines have another passphrase, or none", "dim"),)
+        return
+    yield ((f"◌ {name} was heard from {who}; its mailbox is not mounted here: ", "warn"), ("enter says how, and joins it", ""))
+
+
+# The machines
+
+PEER_COLUMNS = (
+    Column("machine", 18, grow=True),
+    Column("state", 10),
+    Column("devices", 18, rank=1, grow=True),
+    Column("memory", 6, rank=3, right=True, descending=True),
+    Column("swarm", 8, rank=4),
+    Column("seen by", 9, rank=5),
+    Column("address", 22, rank=2, grow=True),
+)
+_PEERS = {
+    "training": ("●", "good"),
+    "waiting": ("◌", "warn"),
+    "paused": ("‖", "warn"),
+    "idle": ("○", ""),
+    "watching": ("○", "dim"),
+}
+_HOW = {"network": "network", "address": "address", "mailbox": "mailbox"}
+
+
+def others(sightings: Sightings) -> bool:
+    """Whether another machine than this one is seen."""
+    return any(not peer.itself for peer in sightings.peers)
+
+
+def peer_key(peer: SeenPeer) -> str:
+    return f"{peer.advert.peer}{_SEPARATOR}{peer.advert.boot}{_SEPARATOR}{peer.ours}"
+
+
+def peer_rows(shown: HomeShown) -> tuple[Row, ...]:
+    """Other machines first, this one last."""
+    return tuple(_peer_row(peer) for peer in sorted(shown.sightings.peers, key=lambda peer: (peer.itself, not peer.ours)))
+
+
+def _peer_row(peer: SeenPeer) -> Row:
+    advert = peer.advert
+    mark, tone = _PEERS[advert.state]
+    doubt = peer.doubled or peer.sees_us is False or bool(peer.unreachable)
+    address = advert.address or next(iter(peer.addresses), "")
+    return Row(
+        key=peer_key(peer),
+        quiet=not peer.ours,
+        cells=(
+            Cell(text.plain(advert.name, 60) + ("*" if peer.itself else "") + (" ⚠" if doubt else ""), "strong"),
+            Cell(f"{mark} {advert.state}", tone) if peer.ours else Cell("another swarm's", "dim"),
+            Cell(", ".join(text.plain(each, 40) for each in advert.accelerators) or "cpu"),
+            Cell(text.size(advert.memory_bytes) if advert.memory_bytes else text.NONE, order=float(advert.memory_bytes)),
+            Cell(text.plain(advert.version, 20) or text.NONE),
+            Cell(" ".join(_HOW[how] for how in peer.how[:1])),
+            Cell(text.plain(address, 60) or text.NONE, "dim"),
+        ),
+    )
+
+
+def peer_detail(shown: HomeShown, key: str) -> Iterator[Line]:
+    """What is wrong with the machine under the cursor, and what to do about it."""
+    peer = next((peer for peer in shown.sightings.peers if peer_key(peer) == key), None)
+    if peer is None:
+        return
+    name = text.plain(peer.advert.name, 40)
+    if peer.itself:
+        yield ((f"{name} is this machine", "dim"),)
+    if peer.doubled:
+        yield ((f"⚠ {name} has the id of another machine: was its home folder copied? One of them takes a new one", "warn"),)
+    if not peer.ours:
+        yield ((f"{name} has another passphrase than this machine, or none", "dim"),)
+    if peer.sees_us is False:
+        yield ((f"⚠ {name} does not hear this machine: ", "warn"), ("is a firewall in between? `swarm doctor` tells more", ""))
+    if peer.unreachable:
+        yield ((f"⚠ {name} cannot be connected to: {text.plain(peer.unreachable, 200)}", "warn"),)
+
+
 def headline(shown: HomeShown | None) -> Line:
     pieces: list[Piece] = [("swarm ▸ ", "dim"), ("home", "strong")]
     if shown is None:
         return (*pieces, ("  looking at the mailboxes …", "dim"))
     home = shown.home
-    count = sum(len(view.runs) for view in home.mailboxes)
+    count = sum(1 for _ in entries(shown))
     here = sum(job.state in RUNNING_JOB for job in home.jobs)
     boxes = "1 mailbox" if len(home.mailboxes) == 1 else f"{len(home.mailboxes)} mailboxes"
     pieces.append((f"  {boxes}  {text.count(count, 'run')}", ""))
     pieces.append((f"  {text.count(here, 'job')} running here", "good") if here else ("  no job running here", "dim"))
+    pieces.append((f"  signed {home.fingerprint}", "good") if home.fingerprint else ("  open", "dim"))
+    if others(shown.sightings):
+        count = sum(not peer.itself for peer in shown.sightings.peers)
+        pieces.append((f"  {text.count(count, 'other machine')}", ""))
     return tuple(pieces)
 
 
@@ -166,14 +322,23 @@ def banner(shown: HomeShown, here: str = "") -> Iterator[Line]:
     """Mailboxes that cannot be used, each with what to do about it; and what is wrong with the settings."""
     for fault in shown.faults:
         yield ((f"⚠ {text.plain(fault, 300)}", "warn"),)
+    for trouble in shown.sightings.trouble[:3]:
+        yield ((f"⚠ {text.plain(trouble, 300)}", "warn"),)
     for view in shown.home.mailboxes:
         where = text.short_path(text.plain(view.location), here)
         if view.problem:
             yield ((f"✗ {where}: {text.plain(view.problem)}", "bad"), (_age(shown, view.runs), "dim"))
             if view.remedy:
                 yield ((f"  {text.plain(view.remedy)}", ""),)
-        elif lost := next((state.lost for state in view.runs if state.lost), None):
+        elif lost := next((state.lost for state in view.runs if state.lost and not state.halted), None):
             yield ((f"✗ {where}: share lost: {text.plain(lost)}", "bad"), (_age(shown, view.runs), "dim"))
+        if foreign := view.foreign.words:
+            yield ((f"⚠ {where}: {foreign}: this machine's passphrase did not sign them", "warn"),)
+        for state in view.runs:
+            if state.halted:
+                yield ((f"✗ {text.plain(state.name, 40)} cannot go on: {text.plain(state.lost or '')}", "bad"),)
+            elif ignored := state.trust.ignored:
+                yield ((f"⚠ {text.plain(state.name, 40)}: {text.plain(ignored)}", "warn"),)
 
 
 def _age(shown: HomeShown, states: tuple[RunState, ...]) -> str:
@@ -184,7 +349,7 @@ def _age(shown: HomeShown, states: tuple[RunState, ...]) -> str:
 
 def empty(shown: HomeShown | None, here: str = "") -> Iterator[Line]:
     """What stands in the place of the runs while there are none: what was checked, and what to do."""
-    if shown is None or any(view.runs for view in shown.home.mailboxes):
+    if shown is None or next(entries(shown), None) is not None:
         return
     yield ()
     views = shown.home.mailboxes

@@ -25,6 +25,7 @@ from tui.widgets.table import Cell, Column, Row
 from tui.widgets.toned import Line, Piece
 
 _MANY_STEPS = 1e9  # more than a round has
+WIDE = 100  # columns, from which on the title has room for a fingerprint
 STALE_S = 5.0  # a share that has not answered for so long counts as lost
 METHODS = {"diloco": "DiLoCo", "fedavg": "FedAvg", "mlx-lm": "MLX-LM"}
 _PHASES = {
@@ -112,13 +113,13 @@ def headline(shown: RunShown, *, width: int, frozen: bool = False) -> Line:
     state = shown.state
     said = word(state)
     mark, tone = glyph(said)
-    share = _share(shown)
+    share, trust = _share(shown), _trust(state, short=width < WIDE)
     pieces: list[Piece] = [(f"{mark} {said.upper()}", tone)]
     if frozen:
         pieces.append(("  ‖ FROZEN", "warn"))
     if state.manifest is not None:
         pieces.append((f"  {round_text(state)}", ""))
-    room = width - 3 - _length([*pieces, share])
+    room = width - 3 - _length([*pieces, trust, share])
     who = text.fit(name(state), min(cell_len(name(state)), max(8, room - 2))) + "  "
     room -= cell_len(who)
     head = "swarm ▸ "
@@ -131,7 +132,7 @@ def headline(shown: RunShown, *, width: int, frozen: bool = False) -> Line:
             break
         pieces.append((figure, ""))
         room -= len(figure)
-    return ((head, "dim"), (who, "strong"), *pieces, (" " * max(1, room + 1), ""), share)
+    return ((head, "dim"), (who, "strong"), *pieces, (" " * max(1, room + 1), ""), trust, share)
 
 
 def _figures(state: RunState) -> tuple[str, ...]:
@@ -162,6 +163,14 @@ def _length(pieces: list[Piece]) -> int:
     return sum(cell_len(words) for words, _ in pieces)
 
 
+def _trust(state: RunState, *, short: bool) -> Piece:
+    """Who may write here: 'signed 1a2b3c4d', or 'open'."""
+    if state.manifest is None:
+        return ("", "")
+    word = state.trust.word
+    return (f" {word.split()[0] if short else word}  ", "good" if state.trust.signed else "dim")
+
+
 def _share(shown: RunShown) -> Piece:
     polled_s = shown.state.polled_at_s
     if polled_s is None:
@@ -179,6 +188,9 @@ def banner(shown: RunShown) -> Iterator[Line]:
     age = "nothing was read yet" if age_s is None else f"what is shown is {text.span(age_s)} old"
     if shown.problem:
         yield ((f"✗ {text.plain(shown.problem)}; {age}", "bad"),)
+    elif state.halted:
+        yield ((f"✗ a forged record: the run cannot go on; {age}", "bad"),)
+        yield ((f"  {text.plain(state.lost or '', 400)}", ""),)
     elif state.lost:
         yield ((f"✗ share lost: {text.plain(state.lost)}; {age}; trying again", "bad"),)
     elif age_s is not None and age_s > STALE_S:
@@ -186,6 +198,8 @@ def banner(shown: RunShown) -> Iterator[Line]:
     elif state.manifest is None:
         yield (("◌ reading the run", "dim"),)
         return
+    if ignored := state.trust.ignored:
+        yield ((f"⚠ {text.plain(ignored)}", "warn"),)
     if job is not None and job.state == "failed":
         yield ((f"✗ the worker on this machine failed: {text.plain(job.message) or 'it left no message'}", "bad"),)
         yield ((f"  whole log: {text.plain(str(job.log), 300)}", "dim"),)

@@ -6,6 +6,7 @@ Nothing here imports numpy or a framework: whatever touches tensors runs in a wo
 from __future__ import annotations
 
 from swarm import __version__
+from swarm.advertising import discovers
 from swarm.api.finding import (
     check_joinable,
     checkpoints,
@@ -16,8 +17,10 @@ from swarm.api.finding import (
     settings_faults,
     settled,
     survey,
+    surveyed,
     whole_run,
 )
+from swarm.api.joining import Joining, JoinWatch, mount, remember, remember_peer
 from swarm.api.steering import (
     check_new_name,
     drop_learner,
@@ -34,6 +37,7 @@ from swarm.api.steering import (
     start_join,
     stop_run,
 )
+from swarm.core.adverts import PeerAdvert, PeerState, RunAdvert
 from swarm.core.errors import MailboxError, NothingToJoin, RunNotFound, SwarmError, UsageError
 from swarm.core.events import ORDINARY
 from swarm.core.finetune import FineTune
@@ -41,20 +45,24 @@ from swarm.core.history import longest_s, private
 from swarm.core.history import nested as nested_history
 from swarm.core.history import rows as history_rows
 from swarm.core.manifest import Manifest
+from swarm.core.mounting import Way
 from swarm.core.participation import ClientView, accuracy, confusion_lines, expected, labelled, mean_metrics
 from swarm.core.ranks import EvalPoint, Link, TrainPoint
 from swarm.core.rankstate import Generation
 from swarm.core.rankview import OPEN_RING, Checked, Progress, RankView, checked, job_rows, progress, rank_views
-from swarm.core.records import Beat, EvalRecord, LearnerRecord, Participant, Rejected, RoundRecord, Snapshot
+from swarm.core.records import Beat, EvalRecord, LearnerRecord, Participant, Rejected, Role, RoundRecord, Snapshot
 from swarm.core.sentences import norms, refusal, trained
 from swarm.core.sentences import settings as settings_words
+from swarm.core.sightings import SeenPeer, SeenRun, Sightings
 from swarm.core.specs import Algorithm, DiLoCo, FedAvg
 from swarm.core.state import LearnerView, RunState, participants, rejections, train_loss
+from swarm.core.ticks import Tick
 from swarm.host.crash import note_crash
 from swarm.host.settings import mailbox_location
 from swarm.host.tending import held_by, manners
 from swarm.launcher import Job, jobs
 from swarm.learners.devices import installed_frameworks
+from swarm.neighbours import Neighbourhood, look_around
 from swarm.watch import Home, HomeWatch, MailboxView, RunWatch, known_mailboxes
 
 __all__ = [
@@ -73,25 +81,37 @@ __all__ = [
     "Home",
     "HomeWatch",
     "Job",
+    "JoinWatch",
+    "Joining",
     "LearnerRecord",
     "LearnerView",
     "Link",
     "MailboxError",
     "MailboxView",
     "Manifest",
+    "Neighbourhood",
     "NothingToJoin",
     "Participant",
+    "PeerAdvert",
+    "PeerState",
     "Progress",
     "RankView",
     "Rejected",
+    "Role",
     "RoundRecord",
+    "RunAdvert",
     "RunNotFound",
     "RunState",
     "RunWatch",
+    "SeenPeer",
+    "SeenRun",
+    "Sightings",
     "Snapshot",
     "SwarmError",
+    "Tick",
     "TrainPoint",
     "UsageError",
+    "Way",
     "__version__",
     "accuracy",
     "check_joinable",
@@ -99,6 +119,7 @@ __all__ = [
     "checked",
     "checkpoints",
     "confusion_lines",
+    "discovers",
     "drop_learner",
     "expected",
     "extend_run",
@@ -118,9 +139,11 @@ __all__ = [
     "live_learners",
     "log_tail",
     "longest_s",
+    "look_around",
     "mailbox_location",
     "manners",
     "mean_metrics",
+    "mount",
     "nested_history",
     "new_finetuning",
     "new_run",
@@ -133,6 +156,8 @@ __all__ = [
     "rank_views",
     "refusal",
     "rejections",
+    "remember",
+    "remember_peer",
     "remove_run",
     "resume_run",
     "settings_faults",
@@ -141,6 +166,7 @@ __all__ = [
     "start_join",
     "stop_run",
     "survey",
+    "surveyed",
     "train_loss",
     "trained",
     "whole_run",

@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from swarm.core.errors import (
     MailboxCorrupt,
     MailboxMoved,
     MailboxUnavailable,
+    RecordForged,
     RunEnded,
     RunError,
     RunNotFound,
+    RunSigned,
     UsageError,
 )
 from swarm.core.manifest import Manifest
 from swarm.core.rankview import spec_of
 from swarm.core.sentences import plain
 from swarm.core.state import RunState
+from swarm.core.trust import Trust
 from swarm.host import settings
-from swarm.mailbox import open_mailbox
+from swarm.host.opening import mailbox_at
 from swarm.mailbox.contract import Mailbox
 from swarm.mailbox.waiting import in_time
-from swarm.manifests import read_manifest, run_ids
+from swarm.manifests import check_may_write, read_manifest, run_ids
 from swarm.tape import Tape
 from swarm.tasks import registry
-from swarm.watch import RunWatch, now_s
+from swarm.watch import RunWatch, foreign, now_s
 
 
 def settings_faults() -> tuple[str, ...]:
@@ -35,7 +39,7 @@ def settings_faults() -> tuple[str, ...]:
 
 async def opened(location: str) -> Mailbox:
     """The mailbox there. Raises MailboxUnavailable when it does not answer in time, MailboxMoved when there is none."""
-    mailbox = open_mailbox(location)
+    mailbox = mailbox_at(location)
     try:
         await in_time(mailbox, mailbox.open())
     except MailboxMoved as error:
@@ -43,30 +47,55 @@ async def opened(location: str) -> Mailbox:
     return mailbox
 
 
+class Survey(NamedTuple):
+    """The runs of a mailbox."""
+
+    runs: list[Manifest]  # that this version can read
+    faults: list[str]  # what is wrong with others
+    ignored: dict[str, RecordForged]  # by id: those that this machine's passphrase did not sign
+
+    @property
+    def foreign(self) -> str:
+        """'2 unsigned runs ignored'; '' if none is."""
+        return foreign(self.ignored.values()).words
+
+
 async def survey(location: str) -> tuple[list[Manifest], list[str]]:
     """(all runs in a mailbox that this version can read, what is wrong with the others)."""
+    found = await surveyed(location)
+    return found.runs, found.faults
+
+
+async def surveyed(location: str) -> Survey:
     mailbox = await opened(location)
-    found, faults = [], []
+    found = Survey([], [], {})
     for run in await in_time(mailbox, run_ids(mailbox)):
         try:
-            found.append(await in_time(mailbox, read_manifest(mailbox, run)))
+            found.runs.append(await in_time(mailbox, read_manifest(mailbox, run)))
         except RunNotFound:
             continue  # being made, or being deleted
+        except RecordForged as error:
+            found.ignored[run] = error
         except (RunError, MailboxCorrupt) as error:
-            faults.append(str(error))
-    return found, faults
+            found.faults.append(str(error))
+    return found
 
 
 async def find_run(location: str, text: str) -> Manifest:
-    """By name, id or an unambiguous prefix of either. Raises RunNotFound."""
-    every, faults = await survey(location)
+    """By name, id or an unambiguous prefix of either. Raises RunNotFound, and RunSigned for the id of a run that this machine's
+    passphrase did not sign."""
+    every, faults, ignored = found = await surveyed(location)
     exact = [m for m in every if text in (m.run, m.name)]
     fitting = exact or [m for m in every if text and (m.run.startswith(text) or m.name.startswith(text))]
     if len(fitting) == 1:
         return fitting[0]
+    if not fitting and text in ignored:
+        what = "is not signed" if ignored[text].unsigned else "is signed with another passphrase"
+        raise RunSigned(f"run {text} {what}, and this machine has one: `swarm key show`; SWARM_KEY_FILE= leaves it out once")
     if not fitting:
+        left_out = f"; {found.foreign}" if ignored else ""
         unreadable = f"; cannot be read: {'; '.join(faults[:3])}" if faults else ""
-        raise RunNotFound(f"no run {text!r} in {location}; runs there: {_some(m.name for m in every)}{unreadable}")
+        raise RunNotFound(f"no run {text!r} in {location}; runs there: {_some(m.name for m in every)}{left_out}{unreadable}")
     raise RunNotFound(f"{text!r} fits several runs: {_some(f'{m.name} ({m.run})' for m in fitting)}")
 
 
@@ -130,21 +159,31 @@ async def live_learners(location: str, run: str, *, told: Callable[[float], obje
 
 
 async def check_joinable(location: str, manifest: Manifest) -> None:
-    """Raises RunEnded if the run was stopped or has all its rounds."""
+    """Raises RunEnded if the run was stopped or has all its rounds, RunSigned if this machine lacks its passphrase."""
     now = await RunWatch(location, manifest.run, history=False).poll()
     if now.phase in ("done", "stopped"):
         raise RunEnded(f"run {manifest.name} {ended(now)}: `swarm export`, or `swarm start` another one")
     if program := foreign_program(manifest):
         raise UsageError(f"run {manifest.name} {program}")
+    check_may_write(manifest, now.trust)
+    if now.halted:
+        raise MailboxCorrupt(f"run {manifest.name} cannot go on: {now.lost}")
 
 
 async def joinable(location: str) -> list[Manifest]:
-    """Runs that are neither done nor stopped."""
-    found = []
+    """Runs that are neither done nor stopped. Raises RunSigned if there are only such as this machine lacks the passphrase of.
+    """
+    found: list[Manifest] = []
+    signed: list[tuple[Manifest, Trust]] = []
     for manifest in (await survey(location))[0]:
         now = await RunWatch(location, manifest.run, history=False).poll()
         if now.phase not in ("done", "stopped", "unknown") and not foreign_program(manifest):
-            found.append(manifest)
+            if now.trust.signed and not now.trust.fingerprint:
+                signed.append((manifest, now.trust))
+            else:
+                found.append(manifest)
+    if signed and not found:
+        check_may_write(*signed[0])
     return found
 
 

@@ -25,6 +25,7 @@ from swarm.core.ids import is_learner_id, learner_id_from_host
 from swarm.core.ids import learner_id as check_learner_id
 from swarm.core.jobs import CreateRun, Learn
 from swarm.core.keys import RunKeys
+from swarm.core.mounting import parse_share
 from swarm.core.naming import run_id, run_name
 from swarm.core.owner import OwnerRules, parse_hours
 from swarm.core.records import Control, Role
@@ -34,7 +35,7 @@ from swarm.host import settings
 from swarm.host.identity import machine_name
 from swarm.launcher import Job
 from swarm.mailbox.waiting import in_time
-from swarm.manifests import read_manifest, run_ids
+from swarm.manifests import read_to_write, run_ids
 from swarm.tape import Tape
 from swarm.tasks import registry
 from swarm.watch import RunWatch
@@ -56,10 +57,12 @@ def new_run(
     base_model: str | None = None,
     attach: bool | None = None,
     attach_model: bool = False,
+    share: str | None = None,
 ) -> CreateRun:
     """A run to be made by a worker; its options are checked here. `base_model`: a Safetensors file with the parameters that it
     begins with; None: freshly initialised ones. `attach`: the data that its order gives; None: if that is under 1 GiB.
-    `attach_model`: the model that it gives, too. Raises UsageError, TaskUnknown."""
+    `attach_model`: the model that it gives, too. `share`: URL of the share that holds the mailbox, for machines that have not
+    mounted it. Raises UsageError, TaskUnknown."""
     try:
         chosen = registry.get(task)
     except TaskUnknown as error:
@@ -91,6 +94,7 @@ def new_run(
         base_model=None if base_model is None else settings.absolute(base_model),
         attach=attach,
         attach_model=attach_model,
+        share="" if share is None else parse_share(share).url,
     )
 
 
@@ -100,9 +104,10 @@ def new_finetuning(
     name: str | None = None,
     attach: bool | None = None,
     adapter: str | None = None,
+    share: str | None = None,
 ) -> CreateRun:
     """An MLX-LM fine-tuning to be made by a worker, whose order gives the base model and the data. `attach`: the data; None: if
-    it is under 1 GiB. `adapter`: a Safetensors file that it begins with. Raises UsageError."""
+    it is under 1 GiB. `adapter`: a Safetensors file that it begins with. `share`: as of `new_run`. Raises UsageError."""
     random = secrets.SystemRandom()
     if name is not None and not is_learner_id(name):
         raise UsageError(f"{name!r} is no name for a run: 1 to 64 of a-z, 0-9 and '-', and no Windows device name")
@@ -117,6 +122,7 @@ def new_finetuning(
         attach=attach,
         attach_model=algorithm.attach_model,
         adapter=None if adapter is None else settings.absolute(adapter),
+        share="" if share is None else parse_share(share).url,
     )
 
 
@@ -262,7 +268,7 @@ async def drop_learner(mailbox: str, run: str, learner: str) -> int:
     """Make a learner leave, with all its incarnations so far, and wait for it no more; returns the newest of these. A later
     one may join. Raises RunEnded, UsageError if there is no such learner."""
     store = await opened(mailbox)
-    manifest = await in_time(store, read_manifest(store, run))
+    manifest = await in_time(store, read_to_write(store, run))
     incarnations = await in_time(store, Tape(store, manifest).incarnations(check_learner_id(learner)))
     if not incarnations:
         raise UsageError(f"run {manifest.name} has no learner {learner!r}")
@@ -274,7 +280,7 @@ async def drop_learner(mailbox: str, run: str, learner: str) -> int:
 async def _command(mailbox: str, run: str, control: Control, *, unless: tuple[RunPhase, ...] = ()) -> None:
     """Append to the run's control records. Raises RunEnded if the run's phase is one of `unless`."""
     store = await opened(mailbox)
-    manifest = await in_time(store, read_manifest(store, run))
+    manifest = await in_time(store, read_to_write(store, run))
     if control.action == "extend" and isinstance(manifest.algorithm, FineTune):
         raise UsageError(
             f"run {manifest.name} is an MLX-LM fine-tuning of {manifest.algorithm.iters} iterations: it has no rounds"

@@ -28,7 +28,8 @@ COMMANDS = {
     "resume": ("control:resume", "Let a paused run go on."),
     "extend": ("control:extend", "Give a run more rounds."),
     "drop": ("control:drop", "Ask a learner to leave a run."),
-    "runs": ("runs:runs", "List the runs of a mailbox."),
+    "peers": ("peers:peers", "List the machines around."),
+    "runs": ("runs:runs", "List the runs of the mailbox, and those that the network tells of."),
     "status": ("status:status", "Show one run."),
     "compare": ("compare:compare", "Put two runs side by side."),
     "jobs": ("jobs:jobs", "List what this machine trains."),
@@ -36,6 +37,7 @@ COMMANDS = {
     "export": ("export:export", "Write a run's newest parameters, or its history, to a file."),
     "generate": ("runs:generate", "Let a language model of a run write."),
     "rm": ("runs:rm", "Delete a run."),
+    "key": ("keys:key", "The swarm's passphrase: make it, show it, take it over."),
     "doctor": ("mailboxes:doctor", "Check this machine and a mailbox."),
     "bench": ("bench:bench", "Measure what an exchange costs here."),
 }

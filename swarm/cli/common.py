@@ -19,6 +19,11 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 mailbox_option = click.option("--mailbox", metavar="DIR", help="The mailbox; else SWARM_MAILBOX, else the one last used.")
+share_option = click.option(
+    "--share",
+    metavar="URL",
+    help="Where other machines mount the folder that holds the mailbox, as smb://nas/swarm: those that have not yet are told.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line on stdout.")
 workers_option = click.option(
     "--workers",

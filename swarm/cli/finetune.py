@@ -15,6 +15,7 @@ from swarm.cli.common import (
     mailbox_option,
     owner_options,
     remember,
+    share_option,
     wait_for,
     where,
 )
@@ -44,6 +45,7 @@ ADAPTER_PATH = "adapters"  # MLX-LM's default
     default=None,
     help="Put the data into the mailbox, for those who join; by default if it is under 1 GiB.",
 )
+@share_option
 @click.option("--no-join", is_flag=True, help="Only make the run.")
 @click.option("--detach", is_flag=True, help="Train in the background; `swarm jobs` shows it.")
 @click.option("--interface", metavar="NAME", help="The network interface to exchange over, as en0; by default the best.")
@@ -60,6 +62,7 @@ def mlx_lm(
     resume_adapter_file: str | None,
     name: str | None,
     attach: bool | None,
+    share: str | None,
     no_join: bool,
     detach: bool,
     interface: str | None,
@@ -80,7 +83,8 @@ def mlx_lm(
         what = "--model, a folder or a Hugging Face repository" if model is None else "--data, a folder with train.jsonl"
         raise UsageError(f"a fine-tuning needs {what}")
     location = where(mailbox)
-    create = api.new_finetuning(algorithm, name=name, attach=attach, adapter=resume_adapter_file or places.resume_adapter_file)
+    adapter = resume_adapter_file or places.resume_adapter_file
+    create = api.new_finetuning(algorithm, name=name, attach=attach, adapter=adapter, share=share)
     wait_for(api.check_new_name(location, create.name))
     remember(location)
     learner: LearnerChoice = {

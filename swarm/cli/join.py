@@ -12,18 +12,19 @@ from swarm.cli.common import (
     mailbox_option,
     remember,
     say,
-    wait_for,
-    where,
     workers_option,
 )
+from swarm.cli.joining import check_option, mount_option
 from swarm.cli.waiting import RulesChoice, check_no_rules, check_waiting, stand_by, waiting_options
-from swarm.core.errors import NothingToJoin, UsageError
+from swarm.core.errors import UsageError
 from swarm.core.sentences import amount, plain
 
 
 @click.command()
 @click.argument("run", required=False)
 @click.option("--detach", is_flag=True, help="Train in the background; `swarm jobs` shows it.")
+@check_option
+@mount_option
 @waiting_options
 @workers_option
 @learner_options
@@ -32,6 +33,8 @@ from swarm.core.sentences import amount, plain
 def join(
     run: str | None,
     detach: bool,
+    check: bool,
+    mounting: bool | None,
     wait: bool,
     rules: RulesChoice,
     workers: int,
@@ -41,16 +44,18 @@ def join(
 ) -> int:
     """Take part in a run: RUN is a name, an id, or the start of one. Without it, in the only one that can be joined.
 
-    With --wait this machine stands by: it takes part in runs as they appear, one at a time, until it is told to end."""
-    from swarm.cli import narrate
+    Runs are looked for in the mailboxes that are known here, and on the network. With --wait this machine stands by: it takes part
+    in runs as they appear, one at a time, until it is told to end.
+    """
+    from swarm.cli import joining, narrate
 
     if wait:
         check_waiting(detach=detach, workers=workers)
         return stand_by(rules, run=run, learner=learner, mailbox=mailbox, as_json=as_json)
     check_no_rules(rules)
-
-    location = where(mailbox)
-    manifest = wait_for(_chosen(location, run))
+    if check:
+        return joining.check(run, mailbox=mailbox, learner=learner, as_json=as_json)
+    location, manifest = joining.ready(run, mailbox=mailbox, mounting=mounting, learner=learner)
     remember(location)
     if learner["data"] is None:
         for file in manifest.files:
@@ -61,17 +66,3 @@ def join(
     if detach:
         return narrate.detach(orders, name=manifest.name, as_json=as_json)
     return narrate.follow(orders, as_json=as_json)
-
-
-async def _chosen(location: str, run: str | None) -> api.Manifest:
-    if run is not None:
-        manifest = await api.find_run(location, run)
-        await api.check_joinable(location, manifest)
-        return manifest
-    found = await api.joinable(location)
-    if len(found) == 1:
-        return found[0]
-    if not found:
-        raise NothingToJoin(f"no run to join in {location}: `swarm start diloco` starts one")
-    names = "\n".join(f"  {plain(m.name)}  {m.run}" for m in found)
-    raise NothingToJoin(f"several runs can be joined: say which, as in `swarm join {plain(found[0].name)}`\n{names}")

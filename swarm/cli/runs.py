@@ -8,6 +8,7 @@ import click
 
 from swarm import api
 from swarm.cli.common import confirm, json_option, mailbox_option, put, say, table, wait_for, where
+from swarm.cli.peers import others_table, run_row, runs_around
 from swarm.cli.tools import run_tool
 from swarm.cli.words import heard, method, progress_words, run_object, say_lost, state_words
 from swarm.core.errors import UsageError
@@ -19,25 +20,48 @@ from swarm.core.sentences import plain
 @mailbox_option
 @json_option
 def runs(mailbox: str | None, as_json: bool) -> None:
-    """List the runs of the mailbox. Whether somebody trains is listened for: up to two beats."""
-    location = where(mailbox)
+    """List the runs of the mailbox, and without --mailbox those that the network and the other known mailboxes tell of.
 
-    async def read() -> tuple[list[api.RunState], list[str]]:
-        manifests, faults = await api.survey(location)
-        watches = [api.RunWatch(location, m.run, history=False) for m in manifests]
-        return list(await asyncio.gather(*(api.settled(watch) for watch in watches))), faults
+    Whether somebody trains is listened for: up to two beats.
+    """
+    around = mailbox is None and api.discovers()
+    try:
+        location = where(mailbox)
+    except UsageError:
+        if not around:
+            raise
+        location = ""  # no mailbox yet: the network may tell of some
 
-    found, faults = wait_for(read())
+    async def read() -> tuple[list[api.RunState], list[str], str]:
+        if not location:
+            return [], [], ""
+        survey = await api.surveyed(location)
+        watches = [api.RunWatch(location, m.run, history=False) for m in survey.runs]
+        return list(await asyncio.gather(*(api.settled(watch) for watch in watches))), survey.faults, survey.foreign
+
+    async def read_all() -> tuple[tuple[list[api.RunState], list[str], str], api.Sightings]:
+        return await asyncio.gather(read(), runs_around(api.HomeWatch(None)))
+
+    (found, faults, foreign), seen = wait_for(read_all()) if around else (wait_for(read()), api.Sightings())
     for fault in faults:
         say(f"a run that cannot be read: {plain(fault, 300)}")
+    if foreign:
+        say(f"{foreign}: this machine's passphrase did not sign them")
     states = sorted(found, key=lambda state: state.name)
+    others = [run for run in seen.runs if run.advert.run not in {state.run for state in states}]
     for state in states:
         say_lost(state)
     if as_json:
         for state in states:
             put(run_object(state))
+        for run in others:
+            put(run_row(run))
         return
-    if not states:
+    for line in seen.trouble:
+        say(line)
+    if not states and not others:
+        if not location:
+            where(mailbox)  # says that there is none, and how to make one
         say(f"no run in {location}: `swarm start diloco` starts one")
         return
     rows = [
@@ -48,11 +72,17 @@ def runs(mailbox: str | None, as_json: bool) -> None:
             state.manifest.task.name if state.manifest else "",
             progress_words(state),
             state_words(state),
+            state.trust.word.removeprefix("signed "),
             ", ".join(v.learner + (" (syncer)" if v.role == "syncer" else "") for v in heard(state)) or "–",
         )
         for state in states
     ]
-    print(table(("NAME", "RUN", "METHOD", "TASK", "ROUND", "STATE", "LEARNERS"), rows))
+    if states:
+        print(table(("NAME", "RUN", "METHOD", "TASK", "ROUND", "STATE", "SIGNED", "LEARNERS"), rows))
+    if states and others:
+        print()
+    if others:
+        print(others_table(others))
 
 
 @click.command()

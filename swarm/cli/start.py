@@ -15,6 +15,7 @@ from swarm.cli.common import (
     learner_options,
     mailbox_option,
     remember,
+    share_option,
     wait_for,
     where,
     workers_option,
@@ -51,14 +52,15 @@ class JobChoice(TypedDict):
     attach: bool | None
     attach_model: bool
     base_model: str | None
+    share: str | None
     no_join: bool
     detach: bool
     workers: int
 
 
-def job_options(*, task: str, turn: str) -> Callable[[F], F]:
-    """Options of every method, which the command gets as one `job`. `task`: the default; `turn`: what evaluations and
-    checkpoints are counted in."""
+def job_options(*, task: str, tasks: str, turn: str) -> Callable[[F], F]:
+    """Options of every method, which the command gets as one `job`. `task`: the default; `tasks`: those that swarm brings along
+    for the method; `turn`: what evaluations and checkpoints are counted in."""
 
     def decorate(command: F) -> F:
         @functools.wraps(command)
@@ -75,7 +77,7 @@ def job_options(*, task: str, turn: str) -> Callable[[F], F]:
                     default=task,
                     show_default=True,
                     metavar="TASK",
-                    help="What to train: charlm, mlp, lenet5, lora, or one installed.",
+                    help=f"What to train: {tasks}, or one installed.",
                 ),
                 click.option(
                     "-o",
@@ -129,6 +131,7 @@ def job_options(*, task: str, turn: str) -> Callable[[F], F]:
                     help="A Safetensors file with the parameters that the run begins with, as `swarm export` writes it; by "
                     "default they are freshly initialised.",
                 ),
+                share_option,
                 click.option("--no-join", is_flag=True, help="Only make the run."),
                 click.option("--detach", is_flag=True, help="Train in the background; `swarm jobs` shows it."),
                 workers_option,
@@ -141,7 +144,7 @@ def job_options(*, task: str, turn: str) -> Callable[[F], F]:
 
 
 @start.command()
-@job_options(task="charlm", turn="Turns through all fragments")
+@job_options(task="charlm", tasks="charlm, mlp, lenet5, lora", turn="Turns through all fragments")
 @spec_options(DiLoCo)
 @functools.partial(learner_options, but=("adapter_path", "interface"))
 @mailbox_option
@@ -163,7 +166,7 @@ def _clients(value: Any) -> int | str:
 
 # `threads` is a word about every learner, this machine's included; `private` is said by --clients.
 @start.command()
-@job_options(task="lenet5", turn="Rounds")
+@job_options(task="lenet5", tasks="lenet5, lora", turn="Rounds")
 @click.option(
     "--clients",
     type=_clients,
@@ -242,6 +245,7 @@ def _start(algorithm: Algorithm, *, job: JobChoice, learner: LearnerChoice, mail
         base_model=job["base_model"],
         attach=job["attach"],
         attach_model=job["attach_model"],
+        share=job["share"],
     )
     wait_for(api.check_new_name(location, create.name))
     remember(location)

@@ -20,11 +20,11 @@ from swarm.core.sentences import amount, number, plain
 @click.option("--watch", is_flag=True, help="Go on, a line for each round or report, until the run ends.")
 @mailbox_option
 @json_option
-def status(run: str, watch: bool, mailbox: str | None, as_json: bool) -> None:
+def status(run: str, watch: bool, mailbox: str | None, as_json: bool) -> int:
     """Show one run: its learners, its last rounds, its losses; of a data-parallel job its ranks, and why others have none."""
     location = where(mailbox)
 
-    async def read() -> None:
+    async def read() -> int:
         manifest = await api.find_run(location, run)
         follower = api.RunWatch(location, manifest.run)
         state = await api.settled(follower)
@@ -38,7 +38,8 @@ def status(run: str, watch: bool, mailbox: str | None, as_json: bool) -> None:
             await asyncio.sleep(min(1.0, manifest.algorithm.beat_s))
             before, state = state.lost, await follower.poll()
             if bool(before) != bool(state.lost):
-                say(f"the mailbox does not answer: {plain(state.lost, 300)}" if state.lost else "the mailbox is back")
+                trouble = "the run cannot go on" if state.halted else "the mailbox does not answer"
+                say(f"{trouble}: {plain(state.lost, 500)}" if state.lost else "the mailbox is back")
             new = [r for r in state.rounds if r.round >= rounds]
             if as_json:
                 if new or ranks.changed(shown, state):
@@ -52,8 +53,9 @@ def status(run: str, watch: bool, mailbox: str | None, as_json: bool) -> None:
                 for line in [_round_line(state, r) for r in new] + [f"round {e.round}: {_eval_words(e)}" for e in late]:
                     print(line, flush=True)
             rounds, evals, shown = state.open_round, {e.round for e in state.evals}, state
+        return 1 if state.halted else 0
 
-    wait_for(read())
+    return wait_for(read())
 
 
 async def _checkpoints(location: str, state: api.RunState) -> list[int]:
@@ -71,13 +73,14 @@ def show(state: api.RunState, as_json: bool, checkpoints: list[int]) -> None:
         return
     assert manifest is not None
     if api.progress(state) is not None:
-        print(f"{plain(state.name)} ({state.run})  {state_words(state)}  {ranks.headline(state)}")
+        print(f"{plain(state.name)} ({state.run})  {state_words(state)}  {ranks.headline(state)}  {state.trust.word}")
         for line in ranks.lines(state):
             print(line)
         return
     of = "" if state.total_rounds is None else f"/{state.total_rounds}"
     task, settings = plain(manifest.task.name), api.settings_words(manifest.algorithm)
-    print(f"{plain(state.name)} ({state.run})  {state_words(state)}  round {state.open_round}{of}  task {task}  {settings}")
+    head = f"{plain(state.name)} ({state.run})  {state_words(state)}  round {state.open_round}{of}  task {task}  {settings}"
+    print(f"{head}  {state.trust.word}")
     if (base := manifest.base) is not None:
         print(f"began with {plain(base.name)}, {amount(base.size_bytes)}, SHA-256 {base.sha256[:12]}…")
     if manifest.replay:

@@ -23,15 +23,17 @@ def phase(state: api.RunState) -> str:
 
 
 def say_lost(state: api.RunState) -> None:
-    """Why a run is shown as 'no answer': the share, or a record in it that is damaged."""
+    """Why a run is shown as 'no answer': the share, or a record in it that is damaged. And what was forged, and is ignored."""
     if state.lost:
-        say(f"{plain(state.name)} could not be read to its end: {plain(state.lost, 300)}")
+        say(f"{plain(state.name)} could not be read to its end: {plain(state.lost, 500)}")
+    elif state.trust.ignored:
+        say(f"{plain(state.name)}: {plain(state.trust.ignored, 300)}")
 
 
 def state_words(state: api.RunState) -> str:
     """The phase, with whom it waits for or who asked for it."""
     if state.lost:
-        return "no answer"
+        return "halted" if state.halted else "no answer"
     now = state.effect
     match said := phase(state):
         case "waiting":
@@ -62,7 +64,7 @@ def learner_state(state: api.RunState, view: api.LearnerView) -> str:
 
 def run_object(state: api.RunState) -> dict[str, object]:
     """The run for --json."""
-    manifest, now, there = state.manifest, state.effect, heard(state)
+    manifest, now, there, forged = state.manifest, state.effect, heard(state), state.trust.forged
     found = {
         "run": state.run,
         "name": state.name,
@@ -80,6 +82,10 @@ def run_object(state: api.RunState) -> dict[str, object]:
         "checkpoint_every": manifest.checkpoint_every if manifest else None,
         "checkpoints_kept": manifest.checkpoints_kept if manifest else None,
         "base": msgspec.to_builtins(manifest.base) if manifest else None,
+        "signed": state.trust.signed,
+        "fingerprint": state.trust.fingerprint or None,
+        "forged": {"count": forged.count, "kinds": forged.kinds, "newest": forged.newest or None},
+        "halted": state.halted,
     }
     return found | _job_object(state)
 

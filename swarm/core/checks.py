@@ -11,6 +11,7 @@ from swarm.core.options import MAX_REAL
 MAX_ROUND = 10**10 - 1  # what ten digits of a key can say
 MAX_COUNT = 2**53 - 1  # of anything else: every JSON reader keeps it exact, and tokens²/steps is finite
 MAX_SEED = 2**63 - 1
+MAX_TEXT = 1000  # characters of what is for people
 
 
 def check_fields(
@@ -46,6 +47,14 @@ def check_fields(
         value = getattr(record, name)
         if value is not None and type(value) not in (int, float):
             raise ValueError(f"{name} must be a number or null, got {value!r:.100}")
+
+
+def check_texts(record: msgspec.Struct, *names: str) -> None:
+    """Raises ValueError for the first of the named fields that is longer than anything which is shown of it. What it may hold
+    besides is the business of whoever shows it."""
+    for name in names:
+        if len(getattr(record, name)) > MAX_TEXT:
+            raise ValueError(f"{name} must be at most {MAX_TEXT} characters, got {len(getattr(record, name))}")
 
 
 def check_name(field: str, name: str, *, path: bool = False) -> None:

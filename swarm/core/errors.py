@@ -13,6 +13,7 @@ SwarmError
 │   ├── Superseded              a higher incarnation holds this learner's id: stop
 │   ├── Dropped                 somebody removed this learner from the run: stop
 │   ├── RunEnded                the run was stopped or has all its rounds
+│   ├── NotJoinable             something keeps this machine out of the run: says what, and what to do about it
 │   ├── RankLost                another learner trains this one's slice of the data now
 │   ├── RunSigned               the run is signed, and this machine has no passphrase, or another one
 │   ├── RanksTaken              every slice of the data is held by a live learner
@@ -27,6 +28,7 @@ SwarmError
 │       └── RecordForged        a record without a signature that this swarm's passphrase gives
 ├── RecordError                 a record that cannot be decoded; also a ValueError
 ├── AdvertError                 what came from the network is no advert; also a ValueError
+├── PeerUnreachable             no connection to a machine, or no answer: says why, and what to do
 ├── PassphraseError             the file with the swarm's passphrase cannot be used: says why
 ├── PayloadError                a payload that must not be used
 │   ├── PayloadCorrupt          its bytes do not have the promised SHA-256
@@ -127,6 +129,10 @@ class RunEnded(RunError):
     pass
 
 
+class NotJoinable(RunError):
+    pass
+
+
 class RankLost(RunError):
     def __init__(self, rank: int, holder: str) -> None:
         self.rank, self.holder = rank, holder
@@ -178,10 +184,22 @@ class MailboxCorrupt(MailboxError):
 
 
 class RecordForged(MailboxCorrupt):
-    pass
+    """`unsigned`: it carries no signature at all. `fingerprint`: of the passphrase that it is not signed with."""
+
+    def __init__(self, key: str, *, unsigned: bool, fingerprint: str) -> None:
+        self.key, self.unsigned = key, unsigned
+        what = "is not signed, or damaged" if unsigned else "is signed with another passphrase, or was changed or moved"
+        super().__init__(
+            f"{key}: {what}: whoever wrote it lacks this swarm's passphrase ({fingerprint}); it counts for nothing, "
+            "and can be deleted from the mailbox's folder"
+        )
 
 
 class AdvertError(SwarmError, ValueError):
+    pass
+
+
+class PeerUnreachable(SwarmError):
     pass
 
 

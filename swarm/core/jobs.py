@@ -28,6 +28,7 @@ class CreateRun(msgspec.Struct, frozen=True, kw_only=True):
     attach: bool | None = None  # the data given with the order; None: if that is small enough
     attach_model: bool = False  # the base model given with the order
     adapter: str | None = None  # of an MLX-LM fine-tuning: Safetensors file on this machine that the adapter begins with
+    share: str = ""  # URL of the share that holds the mailbox, for machines that have not mounted it
 
 
 class Learn(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -19,19 +19,30 @@ T = TypeVar("T", bound=msgspec.Struct)
 class Envelope(msgspec.Struct, frozen=True):
     nonce: str
     sha256: str  # of line 1
-    signature: str | None = None  # reserved: HMAC over run id, key and body in a signed swarm
+    signature: str | None = None  # in a signed swarm: HMAC over run id, key and body (core/trust.py)
 
 
 def encode(body: msgspec.Struct, *, nonce: str) -> bytes:
     """The two lines. A loss that is not finite becomes null, since JSON has no word for it."""
     line = msgspec.json.encode(body)
-    envelope = Envelope(nonce=nonce, sha256=hashlib.sha256(line).hexdigest())
-    return b"%b\n%b\n" % (line, msgspec.json.encode(envelope))
+    return put_together(line, Envelope(nonce=nonce, sha256=hashlib.sha256(line).hexdigest()))
 
 
 def decode(data: bytes, type: type[T], *, where: str = "record") -> T:
     """The body. Raises RecordError if the lines, the hash or a field is wrong; FormatMismatch if the body says that it is of
     another format, and cannot be read in this one."""
+    line, _ = taken_apart(data, where=where)
+    try:
+        return _json(line, type, where)
+    except RecordError:
+        theirs = _format_of(line) if "format" in type.__struct_fields__ else FORMAT
+        if theirs != FORMAT:
+            raise FormatMismatch(theirs=theirs, ours=FORMAT, where=where) from None
+        raise
+
+
+def taken_apart(data: bytes, *, where: str = "record") -> tuple[bytes, Envelope]:
+    """(the body's line, the envelope). Raises RecordError if they are not two lines, or the hash is wrong."""
     if len(data) > MAX_RECORD_BYTES:
         raise RecordError(f"{where}: {len(data)} bytes, more than {MAX_RECORD_BYTES}")
     lines = data.split(b"\n", 3)
@@ -40,13 +51,12 @@ def decode(data: bytes, type: type[T], *, where: str = "record") -> T:
     envelope = _json(lines[1], Envelope, where)
     if hashlib.sha256(lines[0]).hexdigest() != envelope.sha256:
         raise RecordError(f"{where}: the body's SHA-256 is not the envelope's")
-    try:
-        return _json(lines[0], type, where)
-    except RecordError:
-        theirs = _format_of(lines[0]) if "format" in type.__struct_fields__ else FORMAT
-        if theirs != FORMAT:
-            raise FormatMismatch(theirs=theirs, ours=FORMAT, where=where) from None
-        raise
+    return lines[0], envelope
+
+
+def put_together(line: bytes, envelope: Envelope) -> bytes:
+    """The two lines: `taken_apart`, undone."""
+    return b"%b\n%b\n" % (line, msgspec.json.encode(envelope))
 
 
 def decode_needed(data: bytes, type: type[T], *, where: str) -> T:

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from swarm.core.checks import MAX_ROUND, MAX_SEED, check_fields, check_name
+from swarm.core.checks import MAX_ROUND, MAX_SEED, check_fields, check_name, check_texts
 from swarm.core.finetune import FineTune
 from swarm.core.fragments import plan
 from swarm.core.ids import WINDOWS_DEVICES, is_run_id
@@ -18,6 +18,8 @@ from swarm.core.tensorspec import TensorSpec
 
 FORMAT = 1
 INIT = -1  # the round of Θ⁰ in a PayloadRef
+MAX_OPTIONS = 1000  # of a task
+MAX_OPTION = 100_000  # characters of one
 MAX_FILES = 1000  # attached to one run
 MAX_FILE_BYTES = 1 << 40
 MAX_CHUNK_BYTES = 64 << 20  # is held in memory
@@ -53,7 +55,11 @@ class TaskRef(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_name("task name", self.name)
+        if len(self.options) > MAX_OPTIONS or any(len(option) > 200 for option in self.options):
+            raise ValueError(f"options must be at most {MAX_OPTIONS}, with names of at most 200 characters")
         for option, value in self.options.items():
+            if isinstance(value, str) and len(value) > MAX_OPTION:
+                raise ValueError(f"option {option} must be at most {MAX_OPTION} characters, got {len(value)}")
             if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError(f"option {option} must be finite, got {value}")
 
@@ -153,6 +159,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         if not is_run_id(self.run):
             raise ValueError(f"run must be 4 to 32 of a-z and 0-9, got {self.run!r:.100}")
         check_name("name", self.name)
+        check_texts(self, "created_by", "replay")
         if self.share:
             check_name("share", self.share)
         check_fields(self, rounds=("eval_every", "checkpoint_every", "checkpoints_kept"))

@@ -13,12 +13,15 @@ from typing import Literal
 
 import msgspec
 
-from swarm.core.checks import MAX_COUNT, MAX_ROUND, check_fields
+from swarm.core.checks import MAX_COUNT, MAX_ROUND, check_fields, check_texts
 from swarm.core.ids import is_learner_id
 from swarm.core.keys import is_sha256
 from swarm.core.manifest import INIT, PayloadRef
 
 MAX_METRICS = 100
+MAX_METRIC_NAME = 200  # characters
+MAX_SAMPLE = 100_000  # characters of what a model wrote, for people
+MAX_FETCHING = 10_000  # payloads at a time
 MAX_CLASSES = 1000  # of a confusion matrix
 MAX_UNITS = 10_000  # that train in one round
 
@@ -31,11 +34,12 @@ LearnerPhase = Literal["join", "train", "upload", "wait", "merge", "pull", "eval
 
 
 def _check_metrics(record: Snapshot | Participant | EvalRecord) -> None:
-    """A metric that is not finite is left out: JSON has no word for it. Raises ValueError for very many."""
+    """A metric that is not finite is left out, since JSON has no word for it, and so is one with an endless name. Raises ValueError
+    for very many."""
     if len(record.metrics) > MAX_METRICS:
         raise ValueError(f"metrics must be at most {MAX_METRICS}, got {len(record.metrics)}")
-    finite = {name: float(value) for name, value in record.metrics.items() if math.isfinite(value)}
-    msgspec.structs.force_setattr(record, "metrics", finite)
+    kept = {k: float(v) for k, v in record.metrics.items() if math.isfinite(v) and len(k) <= MAX_METRIC_NAME}
+    msgspec.structs.force_setattr(record, "metrics", kept)
 
 
 class LearnerRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +58,7 @@ class LearnerRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_fields(self, ids=("learner",), counts=("incarnation", "pid"))
+        check_texts(self, "machine", "machine_name", "boot", "process", "version", "device")
 
 
 class RankBeat(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,8 +107,8 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
         for field, words in (("doing", self.doing), ("held", self.held)):
             if len(words) > 200:
                 raise ValueError(f"{field} must be at most 200 characters, got {len(words)}")
-        if not all(map(is_sha256, self.fetching)):
-            raise ValueError("fetching must hold SHA-256 in lower-case hex")
+        if len(self.fetching) > MAX_FETCHING or not all(map(is_sha256, self.fetching)):
+            raise ValueError(f"fetching must hold SHA-256 in lower-case hex, at most {MAX_FETCHING}")
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -211,6 +216,8 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
             reals=("waited_s", "quorum_waited_s", "close_s"),
         )
         _check_units("clients", self.clients)
+        if len(self.participants) > MAX_UNITS or len(self.rejected) > 10 * MAX_UNITS:
+            raise ValueError(f"participants must be at most {MAX_UNITS}, rejected ten times as many")
         if len(self.reason) > 200:
             raise ValueError(f"reason must be at most 200 characters, got {len(self.reason)}")
         if not INIT <= self.version <= self.round:
@@ -252,6 +259,7 @@ class EvalRecord(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         check_fields(self, ids=("learner",), rounds=("round",), reals=("seconds_s",), losses=("loss",))
         _check_metrics(self)
+        msgspec.structs.force_setattr(self, "sample", self.sample[:MAX_SAMPLE])
         if len(self.confusion) > MAX_CLASSES or any(len(row) != len(self.confusion) for row in self.confusion):
             raise ValueError(f"confusion must be square, of at most {MAX_CLASSES} classes")
         if any(not 0 <= count <= MAX_COUNT for row in self.confusion for count in row):
@@ -282,5 +290,6 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_fields(self, ids=("learner",) if self.learner or self.action == "drop" else (), counts=("incarnation",))
+        check_texts(self, "by")
         if self.rounds is not None and not 1 <= self.rounds <= MAX_ROUND:
             raise ValueError(f"rounds must be 1 to {MAX_ROUND}, got {self.rounds}")

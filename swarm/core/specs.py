@@ -123,7 +123,12 @@ class FedAvg(LocalTraining, frozen=True, kw_only=True, tag="fedavg", tag_field="
     outer: Annotated[
         Literal["fedavg", "fedavgm", "fedadam", "fedyogi"], Meta(description="the outer optimizer, on the clients' mean")
     ] = "fedavg"
-    outer_lr: Annotated[float, Meta(gt=0, description="learning rate of the outer optimizer")] = 1.0
+    outer_lr: (
+        Annotated[
+            float, Meta(gt=0, description="learning rate of the outer optimizer; by default 1, of fedadam and fedyogi 0.1")
+        ]
+        | None
+    ) = None  # once it is made: a number
     outer_momentum: Annotated[float, Meta(ge=0, lt=1, description="fedavgm: momentum")] = 0.9
     outer_beta1: Annotated[float, Meta(ge=0, lt=1, description="fedadam, fedyogi: decay of the mean")] = 0.9
     outer_beta2: Annotated[float, Meta(ge=0, lt=1, description="fedadam, fedyogi: decay of the second one")] = 0.99
@@ -168,6 +173,8 @@ class FedAvg(LocalTraining, frozen=True, kw_only=True, tag="fedavg", tag_field="
         if self.min_clients > self.per_round:
             raise ValueError(f"min_clients must be <= per_round ({self.per_round}), got {self.min_clients}")
         dealing(self.partition)
+        if self.outer_lr is None:  # said here, so that a manifest says it and the same run is always equal
+            msgspec.structs.force_setattr(self, "outer_lr", 0.1 if self.outer in ("fedadam", "fedyogi") else 1.0)
 
     commit_dtype: ClassVar[None] = None  # no updates are committed beside the parameters
     weight_unit: ClassVar[Literal["samples"]] = "samples"

@@ -34,6 +34,7 @@ from swarm.core.records import (
 )
 from swarm.core.rounds import starters
 from swarm.core.specs import FedAvg
+from swarm.core.trust import Trust
 
 RunPhase = Literal["waiting", "running", "paused", "idle", "done", "stopped", "unknown"]
 SCREEN_GAP_S = 5.0  # between two polls of a screen, at most
@@ -91,7 +92,9 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     polled_at_s: float | None = None
     lost: str | None = None  # why the share does not answer; None while it does
     lost_at_s: float | None = None
+    halted: bool = False  # `lost` tells of a forged record, which keeps the run from going on until somebody removes it
     watched_s: float = 0.0  # for how long the beats have been watched without a gap
+    trust: Trust = Trust()
 
     @property
     def name(self) -> str:
@@ -282,6 +285,11 @@ class Polled(msgspec.Struct, frozen=True):
 class ShareLost(msgspec.Struct, frozen=True):
     now_s: float
     reason: str
+    halted: bool = False
+
+
+class TrustRead(msgspec.Struct, frozen=True):
+    trust: Trust
 
 
 Event: TypeAlias = (
@@ -297,6 +305,7 @@ Event: TypeAlias = (
     | CheckpointsRead
     | Polled
     | ShareLost
+    | TrustRead
 )
 
 
@@ -344,9 +353,11 @@ def apply(state: RunState, event: Event) -> RunState:
             return _with(state, ranks=rankstate.saved(state.ranks, records))
         case Polled(now_s, beats, gone):
             return _polled(state, now_s, beats, gone)
-        case ShareLost(now_s, reason):
+        case ShareLost(now_s, reason, halted):
             since_s = now_s if state.lost is None else state.lost_at_s
-            return _with(state, lost=reason, lost_at_s=since_s)
+            return _with(state, lost=reason, lost_at_s=since_s, halted=halted)
+        case TrustRead(trust):
+            return _with(state, trust=trust)
         case _:
             assert_never(event)
 
@@ -376,7 +387,7 @@ def rejections(state: RunState) -> tuple[Rejected, ...]:
 
 def _polled(state: RunState, now_s: float, beats: dict[str, tuple[BeatId, Beat]], gone: frozenset[str]) -> RunState:
     if state.leases is None:
-        return _with(state, polled_at_s=now_s, lost=None, lost_at_s=None)
+        return _with(state, polled_at_s=now_s, lost=None, lost_at_s=None, halted=False)
     before = state.leases
     released = gone.union(k for k, (_, beat) in beats.items() if beat.phase == "left")
     fold = before.observe(now_s, {k: ident for k, (ident, _) in beats.items()}, released)
@@ -402,7 +413,8 @@ def _polled(state: RunState, now_s: float, beats: dict[str, tuple[BeatId, Beat]]
             rank=rankstate.newest_rank(view.rank, beat.rank) if fresh and beat is not None else view.rank,
         )
     learners = tuple(views[learner] for learner in sorted(views))
-    return _with(state, leases=fold, polled_at_s=now_s, lost=None, lost_at_s=None, watched_s=watched_s, learners=learners)
+    answered = _with(state, polled_at_s=now_s, lost=None, lost_at_s=None, halted=False)
+    return _with(answered, leases=fold, watched_s=watched_s, learners=learners)
 
 
 def _learner(state: RunState, learner: str) -> LearnerView:

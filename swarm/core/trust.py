@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 
+import msgspec
+
 SIGNATURE_DIGITS = 64  # of HMAC-SHA-256, in lower-case hex
 TAG_DIGITS = 16  # of an advert's: it has little room, and is a hint
 _SALT = b"homeswarm passphrase 1"  # the same everywhere: machines meet before there is a place to keep another one
@@ -39,6 +41,79 @@ class SwarmKey:
 
     def tagged(self, tag: str, *told: str) -> bool:
         return _same(tag, self.tag(*told))
+
+
+class Forged(msgspec.Struct, frozen=True):
+    """Records that were passed over, since nobody with the passphrase wrote them where they stand."""
+
+    kinds: dict[str, int] = {}  # how many of each: 'round', 'claim', …
+    newest: str = ""  # the key of the one that was met last
+
+    @property
+    def count(self) -> int:
+        return sum(self.kinds.values())
+
+    def and_one(self, key: str) -> Forged:
+        kind = kind_of(key)
+        return Forged({**self.kinds, kind: self.kinds.get(kind, 0) + 1}, key)
+
+
+class Trust(msgspec.Struct, frozen=True):
+    """What is known of who wrote a run's records."""
+
+    signed: bool = False
+    fingerprint: str = ""  # of this machine's passphrase, with which the run is signed; '' on a machine that has none
+    forged: Forged = Forged()
+
+    @property
+    def word(self) -> str:
+        """'open', 'signed 1a2b3c4d', or 'signed' on a machine that cannot tell by whom."""
+        return f"signed {self.fingerprint}".rstrip() if self.signed else "open"
+
+    @property
+    def ignored(self) -> str:
+        """'2 forged records ignored, newest: KEY', in which KEY may be anybody's; '' if there are none."""
+        n = self.forged.count
+        return f"{n} forged record{'s' if n > 1 else ''} ignored, newest: {self.forged.newest}" if n else ""
+
+
+class Foreign(msgspec.Struct, frozen=True):
+    """Runs of a mailbox that a machine with a passphrase has no part in."""
+
+    unsigned: int = 0
+    otherwise: int = 0  # signed with another passphrase
+
+    @property
+    def words(self) -> str:
+        """'2 unsigned runs ignored'; '' if there are none."""
+        each = ((self.unsigned, "unsigned run", ""), (self.otherwise, "run", " of another passphrase"))
+        said = [f"{n} {noun}{'s' if n > 1 else ''}{of} ignored" for n, noun, of in each if n]
+        return ", ".join(said)
+
+
+_KINDS = {
+    "rounds": "round",
+    "snapshots": "snapshot",
+    "claims": "claim",
+    "clients": "claim",
+    "samples": "sample",
+    "learners": "learner",
+    "beats": "beat",
+    "evals": "evaluation",
+    "checkpoints": "checkpoint",
+    "ranks": "generation",
+}
+
+
+def is_signed_key(key: str) -> bool:
+    """Whether what stands under `key` is a record of a run, which a signed swarm signs. All else is named by its hash there."""
+    return key.startswith("runs/") and key.endswith(".json") and key.count("/") > 1
+
+
+def kind_of(key: str) -> str:
+    """What kind of record stands under a key below runs/, in a word for people."""
+    folder = key.split("/")[2]
+    return _KINDS.get(folder, folder)
 
 
 def stretched(passphrase: str) -> bytes:

@@ -18,6 +18,8 @@ from swarm.core.records import LearnerRecord
 from swarm.host.paths import state_dir
 
 PROCESS = "process.json"  # in a job's folder: which process holds it
+MACHINE_ID = "machine-id"  # in the state folder: this machine's, where the system has none, or another machine has the same
+SYSTEM_IDS = ("/etc/machine-id", "/var/lib/dbus/machine-id")
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,35 +59,60 @@ def machine_name() -> str:
 def machine_id() -> str:
     """The same for every process of this machine and user, different on every other machine. A container is a machine of its
     own: it may share the host's id and boot, but not its processes."""
-    for path in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
-        try:
-            text = Path(path).read_text().strip()
-        except OSError:
-            continue
-        if text:
-            # Hashed, as machine-id(5) asks of whoever shows it to others.
-            return hashlib.sha256(f"swarm:{text}:{_pid_namespace()}".encode()).hexdigest()[:32]
-    return _own_machine_id()
-
-
-def _own_machine_id() -> str:
-    """Bound to the hardware address too: a copied home folder is another machine."""
-    path = state_dir() / "machine-id"
-    try:
-        text = path.read_text().strip()
-    except OSError:
-        text = ""
-    if not text:
-        text = uuid.uuid4().hex
+    system, path = _system_id(), state_dir() / MACHINE_ID
+    own = _read(path)
+    if system and not own:
+        # Hashed, as machine-id(5) asks of whoever shows it to others.
+        return hashlib.sha256(f"swarm:{system}:{_pid_namespace()}".encode()).hexdigest()[:32]
+    if not own:
+        own = uuid.uuid4().hex
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("x") as file:
-                file.write(text)
+                file.write(own)
         except FileExistsError:
-            text = path.read_text().strip()
+            own = _read(path)
         except OSError as error:
             raise UsageError(f"{path} cannot be written: {error.strerror}: SWARM_STATE_DIR names another folder") from error
-    return hashlib.sha256(f"swarm:{text}:{uuid.getnode():x}".encode()).hexdigest()[:32]
+    return _bound(own, system)
+
+
+def renew_machine_id(old: str) -> str:
+    """Give this machine another id than `old`, which another one has, too: from now on, for every process that starts. Several
+    processes that do so at once come to the same. Raises UsageError."""
+    if (now := machine_id()) != old:
+        return now  # another process has done it
+    path = state_dir() / MACHINE_ID
+    own = hashlib.sha256(f"{old}:{boot_id()}".encode()).hexdigest()[:32]
+    staged = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        staged.write_text(own)
+        staged.replace(path)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+    return _bound(own, _system_id())
+
+
+def _system_id() -> str:
+    return next((text for place in SYSTEM_IDS if (text := _read(Path(place)))), "")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _bound(own: str, system: str) -> str:
+    """The id in the state folder, bound to this machine: a copied home folder is another one."""
+    if system:
+        return hashlib.sha256(f"swarm:{own}:{system}:{_pid_namespace()}".encode()).hexdigest()[:32]
+    node = uuid.getnode()
+    if node >> 40 & 1:  # made up anew by every process: there is no hardware address
+        node = 0
+    return hashlib.sha256(f"swarm:{own}:{node:x}".encode()).hexdigest()[:32]
 
 
 def _pid_namespace() -> str:

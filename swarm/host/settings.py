@@ -21,6 +21,9 @@ from swarm.host.paths import settings_file
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     mailboxes: tuple[str, ...] = ()  # locations known on this machine, the last used first
     ascii: bool = False  # plain ASCII on the screen
+    discovery: bool = True  # tell the network of this machine, and listen for others
+    interfaces: tuple[str, ...] = ()  # over which, by name: ["en0"]; none: the best
+    peers: tuple[str, ...] = ()  # machines to ask at their addresses: ["studio.local", "192.168.1.7:27273"]
     idle_only: bool = False  # train only while nobody is at the keyboard
     on_ac_only: bool = False  # train only on mains power
     hours: str = ""  # train only within these, local time: "22-7", or several, "22-7,12-13"
@@ -65,10 +68,17 @@ def remember_mailbox(location: str) -> None:
     for a file that cannot be read or written, which is then left alone."""
     known = load()[0].mailboxes
     if known[:1] != (location,):
-        _write_mailboxes([location, *(other for other in known if other != location)])
+        _write("mailboxes", [location, *(other for other in known if other != location)])
 
 
-def _write_mailboxes(locations: list[str]) -> None:
+def remember_peer(address: str) -> None:
+    """Put a machine's address last among those that are asked. Raises UsageError as `remember_mailbox` does."""
+    known = load()[0].peers
+    if address not in known:
+        _write("peers", [*known, address])
+
+
+def _write(setting: str, values: list[str]) -> None:
     path = settings_file().resolve()  # where a link to it leads: the link stays
     try:
         document = tomlkit.parse(path.read_text())
@@ -76,7 +86,7 @@ def _write_mailboxes(locations: list[str]) -> None:
         document = tomlkit.document()
     except (OSError, UnicodeDecodeError, TOMLKitError) as error:
         raise UsageError(f"{path} cannot be read, so it is not changed: {_why(error)}") from error
-    document["mailboxes"] = locations
+    document[setting] = values
     staged = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,7 @@ from swarm.core.work import Holder
 from swarm.library.member import Joined, Member, Peers
 from swarm.library.place import check_name
 from swarm.library.waiting import wait_for
+from swarm.mailbox.signed import is_genuine
 from swarm.tape import derived_nonce, nonce
 
 
@@ -89,8 +90,8 @@ class Meeting:
             return False
         came = {
             Holder(learner=named[1], incarnation=named[2])
-            for named in map(parse_arrival, await member.mailbox.list(member.keys.arrivals(self.name, generation)))
-            if named is not None
+            for key in await member.mailbox.list(member.keys.arrivals(self.name, generation))
+            if (named := parse_arrival(key)) is not None and await is_genuine(member.mailbox, key)
         }
         await look.peers.observe(came)
         if look.first is None:
@@ -103,5 +104,5 @@ class Meeting:
         return False
 
     async def _opened(self, generation: int) -> bool:
-        key = self.member.keys.barrier_open(self.name, generation)
-        return key in await self.member.mailbox.list(f"{key.rsplit('/', 1)[0]}/")
+        key, mailbox = self.member.keys.barrier_open(self.name, generation), self.member.mailbox
+        return key in await mailbox.list(f"{key.rsplit('/', 1)[0]}/") and await is_genuine(mailbox, key)

@@ -18,6 +18,7 @@ from swarm.core.manifest import Manifest
 from swarm.core.records import Beat
 from swarm.core.work import NOBODY, Holder, WorkSet
 from swarm.mailbox.contract import Mailbox
+from swarm.mailbox.signed import is_genuine
 from swarm.runtime.patience import Patience
 from swarm.tape import Tape, derived_nonce, nonce
 
@@ -142,7 +143,8 @@ class Units:
         """(number of the newest claim, -1 for none; its holder; whether the unit is done). A damaged claim is nobody's."""
         listed = await self.member.mailbox.list(work_claims(self.prefix, unit))
         n = max((named[1] for named in map(parse_work_claim, listed) if named is not None), default=-1)
-        done = work_done(self.prefix, unit) in listed
+        mark = work_done(self.prefix, unit)
+        done = mark in listed and await is_genuine(self.member.mailbox, mark)
         if n < 0:
             return n, NOBODY, done
         if (unit, n) not in self._claims:

@@ -16,11 +16,12 @@ from swarm.core.naming import run_id_of
 from swarm.core.options import differences
 from swarm.core.specs import Algorithm
 from swarm.exchange import create_run
+from swarm.host.opening import mailbox_at
 from swarm.host.settings import mailbox_location
-from swarm.mailbox import init_mailbox, open_mailbox
+from swarm.mailbox import init_mailbox
 from swarm.mailbox.contract import Mailbox
 from swarm.mailbox.waiting import in_time
-from swarm.manifests import manifest_sha256, read_manifest, run_ids
+from swarm.manifests import manifest_sha256, read_manifest, read_to_write, run_ids
 from swarm.runtime.patience import Patience
 from swarm.tape import nonce
 from swarm.tasks.registry import LIBRARY
@@ -51,7 +52,7 @@ async def opened(place: Place, *, create: bool = False) -> Mailbox:
         await in_time(place, place.open())
         return place
     location = mailbox_location(None if place is None else str(place))
-    mailbox = open_mailbox(location)
+    mailbox = mailbox_at(location)
     try:
         await in_time(mailbox, mailbox.open())
     except MailboxAway as error:
@@ -63,9 +64,9 @@ async def opened(place: Place, *, create: bool = False) -> Mailbox:
 
 
 async def found(mailbox: Mailbox, name: str) -> Manifest:
-    """The run of that name or id. Raises RunNotFound."""
+    """The run of that name or id. Raises RunNotFound, RunSigned."""
     try:
-        manifest = await read_manifest(mailbox, run_id_of(name))
+        manifest = await read_to_write(mailbox, run_id_of(name))
         if manifest.name == name:
             return manifest
     except RunNotFound:
@@ -78,7 +79,7 @@ async def found(mailbox: Mailbox, name: str) -> Manifest:
             continue  # can be told
     fitting = [manifest for manifest in every if name in (manifest.run, manifest.name)]
     if len(fitting) == 1:
-        return fitting[0]
+        return await read_to_write(mailbox, fitting[0].run)
     if fitting:
         raise SeveralRuns(f"{name!r} fits several runs: pass an id: {', '.join(sorted(m.run for m in fitting))}")
     names = ", ".join(sorted(m.name for m in every)[:5]) or "none"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from swarm.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from swarm.core.trust import SwarmKey
     from swarm.mailbox.contract import Mailbox
 
 __all__ = ["init_mailbox", "open_mailbox"]
@@ -16,11 +17,17 @@ __all__ = ["init_mailbox", "open_mailbox"]
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
-def open_mailbox(location: str | Path) -> Mailbox:
-    """The mailbox at `location`, a folder, still to be opened. Raises UsageError for what is no folder's path."""
+def open_mailbox(location: str | Path, *, key: SwarmKey | None = None) -> Mailbox:
+    """The mailbox at `location`, a folder, still to be opened; with `key`, records are signed and checked.
+    Raises UsageError for what is no folder's path."""
     from swarm.mailbox.folder import FolderMailbox
 
-    return FolderMailbox(_folder(location))
+    mailbox = FolderMailbox(_folder(location))
+    if key is None:
+        return mailbox
+    from swarm.mailbox.signed import SignedMailbox
+
+    return SignedMailbox(mailbox, key)
 
 
 async def init_mailbox(location: str | Path) -> str:

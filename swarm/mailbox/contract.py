@@ -46,8 +46,8 @@ class Mailbox(Protocol):
         """Publish `record` under `key` once: of any number of racing callers exactly one gets True.
 
         `key` ends in `/record.json`, alone in its folder. The record appears whole or not at all; an existing record is
-        untouched. `record` must hold a nonce: a caller whose reply was lost is told apart from one that lost the race by
-        comparing the bytes, so a repeated call of the winner returns True again. Durable on return.
+        untouched. `record` is one with a nonce (core/lines.py): a caller whose reply was lost is told apart from one that
+        lost the race by comparing the bytes, so a repeated call of the winner returns True again. Durable on return.
         """
         ...
 

@@ -22,7 +22,7 @@ _KINDS: tuple[tuple[Kind, str], ...] = (
     ("wifi", r"wl.*|wi-?fi.*|ath\d+|ra\d+|awdl.*|llw.*|ap\d+"),
     ("ethernet", r"eth.*|en[opsx].*|em\d+|bond.*|ib.*|end\d+"),
 )
-_VIRTUAL = re.compile(r"docker.*|veth.*|virbr.*|vmnet.*|vnic.*|br-.*|cni.*|flannel.*|podman.*|lxc.*|bridge1\d\d|vEthernet.*")
+VIRTUAL = re.compile(r"docker.*|veth.*|virbr.*|vmnet.*|vnic.*|br-.*|cni.*|flannel.*|podman.*|lxc.*|bridge1\d\d|vEthernet.*")
 """Networks of virtual machines and containers: no other machine is in them, and each machine may have the same addresses."""
 
 
@@ -42,7 +42,7 @@ def addresses(*, public: bool = False) -> list[Interface]:
     speeds = {name: stats.speed for name, stats in psutil.net_if_stats().items() if stats.isup}
     found = {name: [a.address for a in listed if a.family == socket.AF_INET] for name, listed in psutil.net_if_addrs().items()}
     ports = hardware_ports() if sys.platform == "darwin" else {}
-    return usable(found, speeds, ports, public=public, wireless=_is_wireless)
+    return usable(found, speeds, ports, public=public, wireless=is_wireless)
 
 
 def usable(
@@ -57,7 +57,7 @@ def usable(
     `wireless`: whether a name is a wireless device's, where the system says."""
     interfaces = []
     for name, listed in found.items():
-        if name not in speeds or _VIRTUAL.fullmatch(name):
+        if name not in speeds or VIRTUAL.fullmatch(name):
             continue
         kind = kind_of(name, ports.get(name, ""))
         if kind in ("other", "ethernet") and wireless(name):
@@ -111,6 +111,6 @@ def parse_hardware_ports(text: str) -> dict[str, str]:
     return {device: port for port, device in found}
 
 
-def _is_wireless(name: str) -> bool:
+def is_wireless(name: str) -> bool:
     """Linux says so of a device, whatever it is called."""
     return os.path.isdir(f"/sys/class/net/{name}/wireless")

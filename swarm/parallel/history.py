@@ -11,7 +11,7 @@ from swarm.core.keys import SHARD, RunKeys
 from swarm.core.ranks import MAX_GENERATION, JobCheckpoint, JobLog, Member, Plan, Probe, Ready, Started
 from swarm.core.rankstate import Generation, Log
 from swarm.mailbox.contract import Mailbox
-from swarm.parallel.register import read, read_end, read_plan
+from swarm.parallel.register import generations, read, read_end, read_plan
 
 R = TypeVar("R", bound=msgspec.Struct)
 News: TypeAlias = Generation | Log
@@ -43,8 +43,7 @@ class JobTape:
         self._left = READS_A_POLL
         news: list[News] = []
         if self._at is None:
-            named = sorted(int(n) for n in await self._mailbox.names(self._keys.generations) if n.isdecimal())
-            numbers = [n for n in named if n <= MAX_GENERATION]
+            numbers = await generations(self._mailbox, self._keys)
             self._at = max(numbers, default=0)
             if self._history:
                 self._earlier = [n for n in numbers if n < self._at - 1]

@@ -61,6 +61,7 @@ def make(mailbox: Mailbox, order: Learn, create: CreateRun, me: Identity, emit: 
         files=files,
         base=base,
         model=chosen.model,
+        share=create.share,
     )
     asyncio.run(mailbox.create(RunKeys(create.run).manifest, encode(manifest, nonce=nonce())))
     return manifest

@@ -225,16 +225,16 @@ class Stepper:
         return found
 
     def _added(self, local: Local, batch: Batch, gradients: Tree, losses: mx.array) -> Local:
-        finite = numbers(mx.isfinite(losses))
+        found = numbers(losses)
         self._fitting = max(self._fitting, batch.inputs.size)
         self._progressed()
         return local._replace(
             gradients=gradients,
-            loss=local.loss + sum(numbers(losses)),
+            loss=local.loss + sum(found),
             tokens=local.tokens + batch.learned_tokens,
             padding=local.padding + batch.padding,
             positions=local.positions + batch.inputs.size,
-            bad=local.bad | {row for row, good in zip(batch.rows, finite, strict=True) if not good},
+            bad=local.bad | {row for row, loss in zip(batch.rows, found, strict=True) if not math.isfinite(loss)},
         )
 
     def _passes(self, rows: Rows, indices: Sequence[int]) -> Iterator[Batch]:

@@ -28,6 +28,7 @@ from swarm.core.rankjob import (
     Validated,
 )
 from swarm.core.shares import Balance
+from swarm.host.memory import keep_freed
 from swarm.parallel import checkpoint as checkpoints
 from swarm.parallel.checkpoint import Position
 from swarm.parallel.group import Group, agree, broadcast, digest, how_many, numbers, schema
@@ -73,7 +74,7 @@ class Trainer:
         self._halted = False
         self._balance = Balance(plan.divided)
         self._replanned: list[tuple[int, tuple[int, ...]]] = []
-        gpu = mx.default_device() == mx.Device(mx.gpu)
+        gpu = on_gpu()
         self.stepper = Stepper(
             model,
             optimizer,
@@ -282,6 +283,8 @@ def prepared(
     tell(Phase(what="model"))
     if mx.metal.is_available():  # as MLX-LM does: else large models are paged out between steps
         mx.set_wired_limit(int(mx.device_info()["max_recommended_working_set_size"]))
+    if not on_gpu():
+        keep_freed()
     model, tokenizer = models.load_base(Path(plan.model))
     models.prepare(model, spec)
     optimizer = models.make_optimizer(spec, model)
@@ -333,6 +336,11 @@ def prepared(
         mx.set_memory_limit(int(plan.memory_bytes))  # beyond it, MLX gives back what it holds on to
         trainer.stepper.fit(memory_bytes=int(plan.memory_bytes))
     return trainer
+
+
+def on_gpu() -> bool:
+    on: bool = mx.default_device() == mx.Device(mx.gpu)
+    return on
 
 
 def _taken_up(plan: RankPlan, model: Any, optimizer: Any, position: Position) -> Position:

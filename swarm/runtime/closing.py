@@ -13,6 +13,7 @@ from swarm.core.records import Claim, LearnerRecord, Participant, Rejected, Roun
 from swarm.core.rounds import ClaimView, my_claim, next_claim, weight
 from swarm.core.specs import ByRounds
 from swarm.exchange import Exchange
+from swarm.mailbox.signed import is_genuine
 from swarm.runtime.handoff import Tensors
 from swarm.runtime.merging import Counted, Merged, Merger
 
@@ -69,7 +70,8 @@ class Closer:
             previous = await exchange.round(round - 1)
             if previous is None:
                 raise MailboxMoved(f"{exchange.keys.round(round - 1)}: gone: a round cannot follow it")
-            came_late = late(await exchange.mailbox.list(exchange.keys.snapshots(round - 1)), previous)
+            listed = await exchange.mailbox.list(exchange.keys.snapshots(round - 1))
+            came_late = late([key for key in listed if await is_genuine(exchange.mailbox, key)], previous)
         parent = await exchange.parent_of(round)
         accepted, rejected = sorted_out
         merger = Merger(exchange, round=round, theta=theta, before=before)

@@ -53,10 +53,13 @@ def federated(trainable: Trainable, *, task: str) -> Federated:
 
 def check_new(trainable: Trainable, spec: FedAvg, *, task: str, seed: int, trains: bool) -> None:
     """Before a run is made: raises UsageError if nobody could train it, or, if this learner `trains`, if it could not. What
-    only another framework can do may be left to others."""
+    only another framework can do may be left to others, but how the data is dealt out is the same for all."""
     clients = federated(trainable, task=task)
     if trains:
         clients.deal(spec, seed=partition_seed(spec, seed))
+    elif not spec.private:
+        plain = FedAvg(clients=spec.clients, per_round=spec.per_round, partition=spec.partition)
+        clients.deal(plain, seed=partition_seed(spec, seed))
 
 
 def train_clients(

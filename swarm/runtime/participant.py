@@ -19,6 +19,7 @@ from swarm.core.errors import (
     MailboxMoved,
     PayloadCorrupt,
     PayloadMissing,
+    RecordForged,
     RunEnded,
     RunNotFound,
     Superseded,
@@ -187,6 +188,8 @@ class Participant:
                 ended = await self._patience.through(self.poll)
             except MailboxMoved:
                 await self._patience.through(self._check_not_deleted)
+                raise
+            except RecordForged:  # one that nothing goes on without: it will not mend itself
                 raise
             except (PayloadMissing, PayloadCorrupt, MailboxCorrupt) as error:
                 if isinstance(error, PayloadMissing):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from secrets import SystemRandom
 from typing import Any, TypeVar
 
 from swarm.core.errors import WAITED_OUT
@@ -18,11 +18,12 @@ from swarm.mailbox.contract import Mailbox
 T = TypeVar("T")
 BACKOFF_S = (0.2, 5.0)  # first and longest wait before what failed is repeated
 HANG_S = 5.0  # a call under way for so long counts as a lost share
+_RANDOM = SystemRandom()  # not the module's own state, which is the caller's: a share that fails must not change what it draws
 
 
 def jittered(backoff_s: float) -> float:
     """Some wait up to `backoff_s`: machines that lost a share together do not all come back to it at once."""
-    return backoff_s * random.uniform(0.5, 1.0)
+    return backoff_s * _RANDOM.uniform(0.5, 1.0)
 
 
 def wait_while_it_moves(left: threading.Event, exchange: Exchange, *, stall_s: float) -> None:

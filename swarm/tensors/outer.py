@@ -73,6 +73,7 @@ Rule: TypeAlias = Nesterov | Average | Momentum | Adaptive
 
 
 def rule_of(algorithm: DiLoCo | FedAvg) -> Rule:
+    assert algorithm.outer_lr is not None
     match algorithm:
         case DiLoCo():
             return Nesterov(algorithm.outer_lr, algorithm.outer_momentum)

@@ -9,8 +9,11 @@ import sys
 import pytest
 
 from swarm.core.errors import DeviceUnavailable, UsageError
+from swarm.core.events import Trouble, WorkerEvent
+from swarm.core.specs import DiLoCo, FedAvg
 from swarm.learners.devices import thread_environment
 from swarm.learners.replay import difference, exactness, pin
+from swarm.runtime import federation
 
 TORCH = "torch 2.13.0+cpu, cpu x86_64 AVX2 on Linux, 1 thread"
 SETTINGS = thread_environment(1).keys() | {"CUBLAS_WORKSPACE_CONFIG", "OMP_THREAD_LIMIT"}
@@ -72,6 +75,63 @@ def test_a_count_that_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
         "this machine cannot honour 3 threads: OMP_THREAD_LIMIT is 2, so replay is not exact here"
     )
     assert os.environ == before
+
+
+# What a run of FedAvg says of it
+
+SEEDED = FedAvg(training_seed=29)
+
+
+@pytest.mark.parametrize(
+    ("spec", "asked", "cpu", "threads"),
+    [
+        (SEEDED, None, True, 1),
+        (SEEDED, 3, True, 3),
+        (FedAvg(training_seed=29, threads=2), None, True, 2),
+        (SEEDED, None, False, None),
+        (FedAvg(), None, True, None),
+    ],
+    ids=["one by default", "as asked", "as configured", "not on a GPU", "not without a seed"],
+)
+def test_a_seeded_run_names_its_threads(
+    spec: FedAvg, asked: int | None, cpu: bool, threads: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(federation, "on_cpu", lambda *_: cpu)
+    assert federation.with_threads(spec, framework="torch", device="auto", threads=asked).threads == threads
+
+
+@pytest.mark.parametrize(
+    ("asked", "flaw", "wanted", "words"),
+    [
+        (None, None, None, None),
+        (None, None, TORCH, None),
+        (2, None, TORCH, None),
+        (3, None, TORCH, "replay is not exact here: 3 threads instead of 2"),
+        (None, "this machine cannot honour 2 threads", TORCH, "this machine cannot honour 2 threads"),
+        (None, None, TORCH.replace("AVX2", "AVX512"), "replay is not exact here: cpu x86_64 AVX2 on Linux instead of "),
+    ],
+    ids=["made here", "joined", "as many", "others asked for", "not to be had", "made elsewhere"],
+)
+def test_a_machine_that_cannot_honour_a_seeded_run_says_so(
+    asked: int | None, flaw: str | None, wanted: str | None, words: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pinned, told = list[int | None](), list[WorkerEvent]()
+
+    def pins(framework: str, device: str, *, threads: int | None) -> str | None:
+        pinned.append(threads)
+        return flaw
+
+    monkeypatch.setattr(federation, "pin", pins)
+    monkeypatch.setattr(federation, "exactness", lambda *_, threads: TORCH)
+    how = {"framework": "torch", "device": "cpu", "threads": asked, "wanted": wanted, "emit": told.append}
+    spec = FedAvg(training_seed=29, threads=2)
+    assert federation.hold(spec, **how) == TORCH  # type: ignore[arg-type]
+    assert pinned == ([] if asked == 3 else [2])
+    assert [event.message.startswith(words or "") for event in told if isinstance(event, Trouble)] == [True] * bool(words)
+    told.clear()
+    for other in (FedAvg(), DiLoCo()):
+        assert federation.hold(other, **how) == ""  # type: ignore[arg-type]
+    assert told == []
 
 
 def run(code: str, **environment: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from swarm.core.clients import client_id, draw, sampled
@@ -16,11 +17,14 @@ from swarm.core.manifest import Manifest
 from swarm.core.records import Claim, Control, RoundRecord, Sample
 from swarm.core.specs import FedAvg
 from swarm.exchange import Exchange
+from swarm.learners.numpy import NumpyAdapter
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
+from swarm.runtime.client import ClientLoop
+from swarm.runtime.handoff import Aligned, Assignment
 from swarm.tensors.payload import unpack
 from tests.integration.federation import SAMPLES, ClientLearner
 from tests.integration.roles import Syncer
-from tests.integration.simulation import Machines, new_run, together, virtually
+from tests.integration.simulation import Machines, model, new_run, together, virtually
 
 STEP_S, LEASE_S = 0.1, 3.0
 
@@ -68,6 +72,24 @@ def test_one_learner_alone_trains_all_sampled_clients() -> None:
     assert len(learner.trained) == 4 * 3
 
 
+def test_a_learner_claims_one_client_at_a_time() -> None:
+    async def scenario() -> set[int]:
+        store, machines = MemoryStore(), Machines()
+        manifest = await new_run(store, federation(), rounds=1)
+        learner = ClientLearner(store, manifest, "a", machines, step_s=1.0)
+        life, ahead = asyncio.create_task(learner.live()), set()
+        while not life.done():
+            claims = sum("/clients/0000000000/" in key for key in store.objects)
+            reported = sum("/snapshots/0000000000/" in key and key.endswith(".json") for key in store.objects)
+            if not any("/rounds/" in key and "/blobs/" not in key for key in store.objects):
+                ahead.add(claims - reported)
+            await asyncio.sleep(0.05)
+        assert len(learner.trained) == 3
+        return ahead
+
+    assert virtually(scenario()) == {0, 1}
+
+
 def test_parameters_are_the_same_bytes_however_many_learners_train() -> None:
     (one,), _ = virtually(run_of("a"))
     many, tape = virtually(run_of("abcd"))
@@ -89,6 +111,7 @@ def test_a_round_whose_clients_have_no_samples_changes_nothing_and_says_so() -> 
     empty = {client_id(index): 0 for index in range(6)}
     _, tape = virtually(run_of("a", rounds=2, samples=empty))
     assert all(record.version == -1 and record.outer is None and record.theta.round == -1 for record in tape)
+    assert {record.reason for record in tape} == {"every client has reported, without any samples"}
 
 
 def test_the_client_of_a_learner_that_died_is_trained_by_another_within_a_lease() -> None:
@@ -105,8 +128,12 @@ def test_the_client_of_a_learner_that_died_is_trained_by_another_within_a_lease(
         dying.cancel()
         died_at_s = loop.time()
         await asyncio.gather(dying, return_exceptions=True)
+        exchange = Exchange(MemoryMailbox(store), manifest)
+        taken_over = exchange.keys.client_claim(0, slow.trained[0].unit, 1)
+        await until(lambda: taken_over in store.objects)
+        # Its last beat was seen before it died, and others look at the share several times a beat.
+        assert loop.time() - died_at_s <= LEASE_S + quick.participant.poll_s + 0.05
         assert await other == "done"
-        assert loop.time() - died_at_s < LEASE_S + 6
         (taken,) = [client for client in quick.trained if client.unit == slow.trained[0].unit and client.round == 0]
         assert taken.claim == 1
         tape = await records(store, manifest)
@@ -171,6 +198,43 @@ def test_training_longer_than_a_lease_loses_nothing() -> None:
         learners = [ClientLearner(store, manifest, name, machines, step_s=4 * LEASE_S) for name in "ab"]
         assert await together(*(learner.live() for learner in learners)) == ["done", "done"]
         assert all(client.claim == 0 for learner in learners for client in learner.trained)
+
+    virtually(scenario())
+
+
+def test_a_client_that_was_given_up_leaves_nothing_to_the_next() -> None:
+    """Of one learner in one process: each begins with the committed parameters."""
+
+    async def scenario() -> None:
+        store = MemoryStore()
+        manifest = await new_run(store, federation(), rounds=4)
+        theta = unpack(memoryview(store.objects[Exchange(MemoryMailbox(store), manifest).key_of(0, manifest.init[0])]))
+        adapter = NumpyAdapter(model(3))
+        loop = ClientLoop(adapter, federation(), start=Aligned(newest=-1, fragments={0: ("0" * 64, theta)}))
+
+        def disturb() -> None:
+            adapter.apply({name: array + 1 for name, array in adapter.snapshot().items()})
+
+        def committed(by: float = 0.0) -> bool:
+            return all(np.array_equal(array, theta[name] + np.float32(by)) for name, array in adapter.snapshot().items())
+
+        for unit in ("client-0001", "client-0001", "client-0002"):  # interrupted, begun again, and another one
+            assert loop.begin(Assignment(round=0, unit=unit, claim=0))
+            assert committed()
+            assert loop.steps == 0
+            loop.count(samples=5, loss=1.0)
+            disturb()
+        theta = {name: array * 2 for name, array in theta.items()}
+        loop.align(Aligned(newest=0, fragments={0: ("1" * 64, theta)}))  # its round was closed meanwhile
+        assert committed()
+        assert not loop.begin(Assignment(round=0, unit="client-0003", claim=0))
+        disturb()
+        assert loop.begin(Assignment(round=1, unit="client-0003", claim=0))
+        assert committed()
+        disturb()
+        published = loop.done(samples=5, seconds_s=1.0)
+        assert (published.base_sha256, published.steps) == ("1" * 64, 0)
+        assert all(np.allclose(array, -1, atol=1e-5) for array in published.delta.values()), "of this client alone"
 
     virtually(scenario())
 

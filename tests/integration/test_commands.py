@@ -95,7 +95,7 @@ EVERY = [("runs",), ("join",), ("start", "diloco", "--task", "mlp"), *ON_ONE_RUN
 
 @pytest.mark.parametrize("argv", EVERY, ids=lambda argv: argv[0])
 def test_without_a_mailbox_it_says_how_to_name_one(swarm: Swarm, argv: tuple[str, ...]) -> None:
-    line = swarm.fails(2, *argv)
+    line = swarm.fails(3 if argv == ("join",) else 2, *argv)
     assert "--mailbox" in line
     assert "swarm init" in line
 
@@ -214,12 +214,13 @@ def test_runs_tells_idle_done_and_stopped(swarm: Swarm, mailbox: str) -> None:
     done, idle, stopped = swarm.objects("runs")
     expected = {"run": "aaaa1111", "name": "a-done", "method": "diloco", "task": "mlp", "round": 3, "rounds": 3}
     expected |= {"checkpoint_every": 0, "checkpoints_kept": 3, "waits_for": "", "asked": None, "by": None, "base": None}
+    expected |= {"signed": False, "fingerprint": None, "forged": {"count": 0, "kinds": {}, "newest": None}, "halted": False}
     assert done == expected | {"state": "done", "certain": True, "learners": [], "syncers": []}
     assert (idle["state"], idle["round"], idle["rounds"]) == ("idle", 2, None)
     assert (stopped["state"], stopped["round"]) == ("stopped", 0)
     assert swarm("runs") == 0
-    assert swarm.out.splitlines()[0].split() == ["NAME", "RUN", "METHOD", "TASK", "ROUND", "STATE", "LEARNERS"]
-    assert swarm.out.splitlines()[2].split() == ["b-idle", "bbbb1111", "diloco", "mlp", "2/∞", "idle", "–"]
+    assert swarm.out.splitlines()[0].split() == ["NAME", "RUN", "METHOD", "TASK", "ROUND", "STATE", "SIGNED", "LEARNERS"]
+    assert swarm.out.splitlines()[2].split() == ["b-idle", "bbbb1111", "diloco", "mlp", "2/∞", "idle", "open", "–"]
 
 
 def test_a_learner_of_which_nothing_is_heard_is_not_listed(swarm: Swarm, mailbox: str) -> None:
@@ -254,7 +255,7 @@ def test_status_shows_the_last_rounds(swarm: Swarm, mailbox: str) -> None:
     write_rounds(mailbox, make_run(mailbox, "mlp-one", "aaaa1111", rounds=7), 7)
     assert swarm("status", "mlp-one") == 0
     head, *lines = swarm.out.splitlines()
-    assert head == "mlp-one (aaaa1111)  done  round 7/7  task mlp  H=10 q=1"
+    assert head == "mlp-one (aaaa1111)  done  round 7/7  task mlp  H=10 q=1  open"
     assert lines[-1] == "round 6: studio  train 0.143  val –  unchanged  up 24 B"
     assert len(lines) == 5
     [found] = swarm.objects("status", "mlp-one", "--watch")

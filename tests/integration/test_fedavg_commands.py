@@ -118,7 +118,7 @@ def test_private_clients_train_on_their_own_data(swarm: Swarm, ordered: list[Lea
     mine.mkdir()
     assert swarm("join", "hush", "--data", str(mine)) == 0, swarm.err
     assert [order.data for order in ordered] == [str(mine)]
-    assert "--workers" in swarm.fails(2, "join", "hush", "--workers", "2")
+    assert "--workers" in swarm.fails(2, "join", "hush", "--data", str(mine), "--workers", "2")
     assert "--workers" in swarm.fails(2, "start", "fedavg", "--task", "mlp", "--clients", "private", "--workers", "2")
 
 

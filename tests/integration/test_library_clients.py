@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +23,7 @@ from swarm.core.manifest import Manifest
 from swarm.core.naming import run_id_of
 from swarm.core.records import RoundRecord
 from swarm.exchange import Exchange
+from swarm.mailbox.faults import Fault, FaultyMailbox
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
 from swarm.manifests import read_manifest
 from swarm.tape import Tape
@@ -201,6 +204,38 @@ def test_seeds_are_of_the_client_and_its_round_or_without_a_training_seed_of_not
     assert all(0 <= seed < 2**63 for seed in one.values())
     unseeded = msgspec.structs.replace(SPEC, training_seed=None)
     assert not set(seeds(unseeded, "a").values()) & set(seeds(unseeded, "a").values())
+
+
+def states() -> list[str]:
+    """The global random states of what is loaded."""
+    found: list[Any] = [random.getstate(), np.random.get_state()]
+    if "torch" in sys.modules:
+        found.append(sys.modules["torch"].get_rng_state().tolist())
+    if "mlx.core" in sys.modules:
+        found.append(np.array(sys.modules["mlx.core"].random.state[0]).tolist())
+    return [repr(one) for one in found]
+
+
+@pytest.mark.parametrize("faults", [0, 3])
+def test_random_states_are_the_callers(faults: int) -> None:
+    """Also where a share fails, and is asked again after a wait that is drawn."""
+    store, before, during = MemoryStore(), states(), list[str]()
+    failing = FaultyMailbox(MemoryMailbox(store), [Fault("fail", op="put", key="beats/", count=faults)])
+
+    def train(client: swarm.Client) -> Iterator[tuple[float, int]]:
+        during.extend(states())
+        yield 1.0, client.samples
+
+    mine = session(store, mailbox=failing, samples=[5, 5, 5, 5])
+    assert mine.run(train).reason == "done"
+    assert (states(), set(during)) == (before, set(before))
+    assert failing.plan[0].count == 0
+
+
+def test_a_training_step_of_the_callers_own_owns_its_clipping() -> None:
+    """A limit of zero would leave nothing of it: it is for `local_net`, which does as the run says."""
+    clipped = msgspec.structs.replace(SPEC, clip_grad_norm=0.0)
+    assert alone(algorithm=clipped)[0].params_sha256 == alone()[0].params_sha256
 
 
 def test_what_is_not_finite_counts_for_nothing_and_training_goes_on() -> None:

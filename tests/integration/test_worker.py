@@ -127,6 +127,7 @@ def test_no_run_is_made_of_a_base_model_that_does_not_fit(tmp_path: Path, state_
         (FedAvg(partition="by-label:99"), "lenet5", True, "the samples have 10 labels"),
         (FedAvg(native={"foo": 1}), "lenet5", True, "'foo' is none of PyTorch's SGD"),
         (FedAvg(), "charlm", False, "no data that can be dealt out"),
+        (FedAvg(clients=3, partition="by-label:3"), "lenet5", False, "leave some of the 10 labels to nobody"),
         (FedAvg(native={"foo": 1}), "lenet5", False, ""),  # of another framework, perhaps
     ],
 )

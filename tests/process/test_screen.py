@@ -16,6 +16,7 @@ from swarm.core.specs import DiLoCo
 from tests.process.machines import HANG_S, make_mailbox, new_run, start
 from tui.app import SwarmApp
 from tui.feed import Feed
+from tui.screens.join import JoinScreen
 from tui.screens.run import RunScreen
 
 pytest.importorskip("torch")
@@ -40,7 +41,7 @@ async def test_a_run_is_watched_joined_and_stopped(tmp_path: Path, state_dir: Pa
     app = SwarmApp(Feed(api, (mailbox,), home_s=0.2, run_s=0.2))
     async with app.run_test(size=(120, 36)) as pilot:
         await until(pilot, lambda: bool(app.home and app.home.home.mailboxes[0].runs))
-        await pilot.press("enter")
+        await pilot.press("w")
         screen = app.screen
         assert isinstance(screen, RunScreen)
 
@@ -53,7 +54,12 @@ async def test_a_run_is_watched_joined_and_stopped(tmp_path: Path, state_dir: Pa
         await until(pilot, lambda: any("closed: 1/1" in line.text for line in screen.shown.log))  # type: ignore[union-attr]
 
         await until(pilot, lambda: bool(screen.check_action("join", ())))
-        await pilot.press("enter", "enter")
+        await pilot.press("enter")
+        join = app.screen
+        assert isinstance(join, JoinScreen)
+        await until(pilot, lambda: bool(join.check_action("join", ())))
+        await pilot.press("enter")
+        await until(pilot, lambda: app.screen is screen)  # the worker takes part
         await until(pilot, lambda: len(state().live) == 2)
         await until(pilot, lambda: any(len(r.participants) == 2 for r in state().rounds))
         assert len(screen.shown.running) == 1  # type: ignore[union-attr]

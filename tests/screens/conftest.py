@@ -11,11 +11,15 @@ import pytest
 from textual.message import Message
 
 from swarm import api
+from swarm.core.adverts import PeerAdvert, RunAdvert
 from swarm.core.clients import sampled
 from swarm.core.finetune import FineTune
+from swarm.core.joining import JoinFacts, join_ticks
 from swarm.core.lease import BeatId
 from swarm.core.manifest import PayloadRef, TaskRef
+from swarm.core.mounting import Desktop, parse_share, way, ways_in_words
 from swarm.core.records import Claim, Control
+from swarm.core.sightings import SeenPeer, SeenRun, Sightings
 from swarm.core.specs import DiLoCo, FedAvg
 from swarm.core.state import (
     ClientsRead,
@@ -32,7 +36,7 @@ from swarm.core.state import (
 from swarm.core.tensorspec import TensorSpec
 from tests.integration import handmade_job
 from tui.app import SwarmApp
-from tui.messages import Facts, HomePolled, HomeShown, LogLine, RunAt, RunPolled, RunShown
+from tui.messages import Facts, HomePolled, HomeShown, JoinPolled, JoinShown, LogLine, RunAt, RunPolled, RunShown
 from tui.transitions import Note
 
 SHARE = "/mnt/share/swarm"
@@ -307,7 +311,13 @@ def lost(state: api.RunState, *, after_s: float = 3.0, reason: str = "the share 
 
 
 def job(
-    *, state: str = "running", run: str = AT.run, name: str = NAME, message: str = "", id: str = "20250301-120000-a1b2c3"
+    *,
+    state: str = "running",
+    run: str = AT.run,
+    name: str = NAME,
+    message: str = "",
+    id: str = "20250301-120000-a1b2c3",
+    doing: str = "",
 ) -> api.Job:
     return api.Job(
         id=id,
@@ -319,6 +329,7 @@ def job(
         message=message,
         pid=4000,
         device="torch mps",
+        doing=doing,
         log=Path(f"/home/ann/.local/state/swarm/jobs/{id}/log.txt"),
     )
 
@@ -327,10 +338,100 @@ def home(*states: api.RunState, jobs: tuple[api.Job, ...] = (), problem: str = "
     return api.Home(mailboxes=(api.MailboxView(location=SHARE, problem=problem, remedy=remedy, runs=states),), jobs=jobs)
 
 
-def home_shown(value: api.Home, *, age_s: float = 0.4, notes: tuple[Note, ...] = ()) -> HomeShown:
+def home_shown(
+    value: api.Home, *, age_s: float = 0.4, notes: tuple[Note, ...] = (), sightings: Sightings | None = None
+) -> HomeShown:
     polled = [s.polled_at_s for v in value.mailboxes for s in v.runs if s.polled_at_s is not None]
     now_s = max(polled, default=0.0) + age_s
-    return HomeShown(home=value, now_s=now_s, polled_at_s=now_s, notes=notes)
+    return HomeShown(home=value, now_s=now_s, polled_at_s=now_s, notes=notes, sightings=sightings or Sightings())
+
+
+MAILBOX = "a1b2c3d4" * 4  # id of the one that `far` is in
+FAR = RunAt("", "far00001")
+PEERS = {"studio": 38 << 30, "mbp": 20 << 30, "linux-3090": 24 << 30}
+
+
+def seen_run(*, ours: bool = True, phase: str = "running", share: str = "smb://nas/swarm", **more: object) -> SeenRun:
+    """A run that the network alone tells of."""
+    advert = RunAdvert(
+        run=FAR.run,
+        peer="1" * 32,
+        name="digits-far-heron",
+        method="diloco",
+        task="lenet5",
+        mailbox=MAILBOX,
+        phase=phase,
+        round=7,
+        rounds=40,
+        learners=2,
+        share=share,
+    )
+    return SeenRun(advert=msgspec.structs.replace(advert, **more), how=("network",), peers=("linux-3090",), ours=ours)
+
+
+def seen_peer(name: str, *, itself: bool = False, **more: object) -> SeenPeer:
+    advert = PeerAdvert(
+        peer=name.encode().hex().ljust(32, "0")[:32],
+        name=name,
+        boot="0" * 8,
+        version="0.2.0",
+        accelerators=(DEVICES[name],),
+        memory_bytes=PEERS[name],
+        state="training" if name == "linux-3090" else "watching",
+        address=f"192.168.1.{len(name)}",
+    )
+    return SeenPeer(advert=advert, how=("network",), itself=itself, **more)  # type: ignore[arg-type]
+
+
+def sightings(*runs: SeenRun, peers: tuple[SeenPeer, ...] | None = None) -> Sightings:
+    here = (seen_peer("linux-3090"), seen_peer("mbp", sees_us=False), seen_peer("studio", itself=True))
+    return Sightings(runs=runs, peers=here if peers is None else peers)
+
+
+def join_shown(*, at: RunAt = FAR, job: api.Job | None = None, mounting: bool = False, **facts: object) -> JoinShown:
+    """All ticks as facts make them, by default of a run that can be joined."""
+    state = manifest(run=at.run, name="digits-far-heron", task="lenet5")
+    good = JoinFacts(
+        name=state.name,
+        mailbox=MAILBOX,
+        listened=True,
+        told_by=("linux-3090",),
+        looked=True,
+        location=SHARE,
+        share_words="4 ms to write, sync, rename, list, read and delete a small file",
+        manifest=state,
+        their_format=1,
+        phase="running",
+        phase_words="running, round 7 of 40, 2 learners",
+        trains=True,
+        passphrase="open",
+        version="0.2.0",
+        task_words="lenet5, with torch",
+        free_bytes=20 << 30,
+        total_bytes=38 << 30,
+    )
+    all_facts = msgspec.structs.replace(good, **facts)
+    share = parse_share("smb://nas/swarm")
+    how = way(share, Desktop(system="linux", gio=True, user="ann", uid=1000)) if all_facts.location is None else None
+    if how is not None:
+        all_facts = msgspec.structs.replace(all_facts, mounting=ways_in_words(MAILBOX, share, how))
+    joining = api.Joining(
+        run=at.run,
+        name=state.name,
+        ticks=join_ticks(all_facts),
+        location=all_facts.location,
+        manifest=all_facts.manifest,
+        looked=all_facts.looked,
+        share=share,
+        way=how,
+    )
+    return JoinShown(at=at, joining=joining, now_s=100.0, job=job, mounting=mounting)
+
+
+def not_mounted(**more: object) -> JoinShown:
+    unknown = {"manifest": None, "phase": None, "share_words": None, "passphrase": None, "their_format": None}
+    advert = seen_run().advert
+    return join_shown(location=None, advert=advert, **{**unknown, **more})
 
 
 LOG = (
@@ -351,8 +452,8 @@ def run_shown(
 class PlayedFeed:
     """Plays fixed snapshots and notes down the commands."""
 
-    def __init__(self, home: HomeShown | None, run: RunShown | None = None) -> None:
-        self.home, self.run = home, run
+    def __init__(self, home: HomeShown | None, run: RunShown | None = None, joining: JoinShown | None = None) -> None:
+        self.home, self.run, self.joining = home, run, joining
         self.asked: list[tuple[str, object]] = []
         self.closed = False
         self._post: Callable[[Message], object] = lambda message: None
@@ -370,14 +471,28 @@ class PlayedFeed:
         if at is not None and self.run is not None:
             self._post(RunPolled(self.run))
 
-    def tell(self, value: HomeShown | RunShown | Message) -> None:
+    def tell(self, value: HomeShown | RunShown | JoinShown | Message) -> None:
         if isinstance(value, HomeShown):
             self.home = value
             value = HomePolled(value)
         elif isinstance(value, RunShown):
             self.run = value
             value = RunPolled(value)
+        elif isinstance(value, JoinShown):
+            self.joining = value
+            value = JoinPolled(value)
         self._post(value)
+
+    def check(self, at: RunAt | None, *, name: str = "") -> None:
+        self.asked.append(("check", at))
+        if at is not None and self.joining is not None:
+            self._post(JoinPolled(self.joining))
+
+    def mount(self, at: RunAt) -> None:
+        self.asked.append(("mount", at))
+
+    def add_peer(self, address: str) -> None:
+        self.asked.append(("add the peer", address))
 
     def rescan(self) -> None:
         self.asked.append(("rescan", None))
@@ -406,9 +521,14 @@ class PlayedFeed:
 
 
 def app_over(
-    home: HomeShown | None, run: RunShown | None = None, *, ascii: bool = False, pictures: Path | None = None
+    home: HomeShown | None,
+    run: RunShown | None = None,
+    *,
+    joining: JoinShown | None = None,
+    ascii: bool = False,
+    pictures: Path | None = None,
 ) -> SwarmApp:
-    return SwarmApp(PlayedFeed(home, run), ascii=ascii, home_folder="/home/ann", pictures=pictures)
+    return SwarmApp(PlayedFeed(home, run, joining), ascii=ascii, home_folder="/home/ann", pictures=pictures)
 
 
 @pytest.fixture

@@ -90,7 +90,7 @@ async def test_keys_of_a_federated_run(fixed: SimpleNamespace, size: tuple[int, 
     shown = fixed.run_shown(fixed.fed_state())
     app = fixed.app_over(fixed.home_shown(fixed.home(shown.state)), shown)
     async with app.run_test(size=size) as pilot:
-        await pilot.press("enter")
+        await pilot.press("w")
         await pilot.pause()
         run = app.screen
         assert isinstance(run, RunScreen)
@@ -113,7 +113,7 @@ async def test_a_run_of_diloco_has_no_clients_and_no_such_keys(fixed: SimpleName
     shown = fixed.run_shown(fixed.run_state())
     app = fixed.app_over(fixed.home_shown(fixed.home(shown.state)), shown)
     async with app.run_test(size=(120, 36)) as pilot:
-        await pilot.press("enter", "5", "m", "d")
+        await pilot.press("w", "5", "m", "d")
         await pilot.pause()
         assert isinstance(app.screen, RunScreen)
         assert not app.screen.query_one("#clients").display
@@ -126,7 +126,7 @@ async def test_the_accuracy_of_a_diloco_run_is_drawn_too(fixed: SimpleNamespace)
         state = apply(state, EvalRead(msgspec.structs.replace(found, metrics={"accuracy": 0.5})))
     app = fixed.app_over(fixed.home_shown(fixed.home(state)), fixed.run_shown(state))
     async with app.run_test(size=(120, 36)) as pilot:
-        await pilot.press("enter")
+        await pilot.press("w")
         await pilot.pause()
         pane = app.screen.query_one(LossPane)
         assert pane.graded

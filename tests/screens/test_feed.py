@@ -3,6 +3,7 @@
 import asyncio
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -11,9 +12,10 @@ from typing import TypeVar
 import pytest
 from textual.message import Message
 
+from swarm.core.sightings import Sightings
 from tui.app import SwarmApp
 from tui.feed import Feed, fresh_lines
-from tui.messages import CommandEnded, HomePolled, RunPolled
+from tui.messages import CommandEnded, HomePolled, JoinPolled, RunPolled
 from tui.screens.dialogs import Page
 
 M = TypeVar("M", bound=Message)
@@ -26,6 +28,9 @@ class FakeApi:
         self.homes, self.runs, self._jobs = homes, runs, jobs
         self.asked: list[tuple[object, ...]] = []
         self.problem: Exception | None = None
+        self.joins: list[object] = []
+        self.sightings = Sightings()
+        self.told: object = None  # of the network, to who looks what stands between
 
     def HomeWatch(self, mailboxes: object) -> object:
         return SimpleNamespace(poll=self._player(self.homes))
@@ -33,6 +38,41 @@ class FakeApi:
     def RunWatch(self, mailbox: str, run: str) -> object:
         self.asked.append(("watch", mailbox, run))
         return SimpleNamespace(poll=self._player(self.runs))
+
+    def JoinWatch(self, run: str, **how: object) -> object:
+        self.asked.append(("join watch", run, how))
+
+        async def poll(sightings: object) -> object:
+            self.told = sightings
+            value = self.joins.pop(0) if len(self.joins) > 1 else self.joins[0]
+            if isinstance(value, Exception):
+                raise value
+            return value
+
+        return SimpleNamespace(poll=poll)
+
+    def Neighbourhood(self, *, advertises: str) -> object:
+        assert advertises == "watching"
+
+        def add(peer: str) -> None:
+            self._do("add", peer)
+
+        return SimpleNamespace(
+            start=lambda: self.asked.append(("start",)),
+            close=lambda: self.asked.append(("close",)),
+            add=add,
+            poll=lambda home: self.sightings,
+        )
+
+    def mount(self, way: object, *, quiet: bool = True) -> str:
+        self._do("mount", way, quiet)
+        return ""
+
+    def remember_peer(self, address: str) -> None:
+        self.asked.append(("remember peer", address))
+
+    def remember(self, mailbox: str) -> None:
+        self.asked.append(("remember", mailbox))
 
     def _player(self, values: list[object]) -> Callable[[], object]:
         async def poll() -> object:
@@ -184,7 +224,64 @@ def test_commands_end_with_a_message(fixed: SimpleNamespace, problem: str) -> No
             ask()
             ended = run.next(CommandEnded)
             assert (ended.command, ended.problem) == (expected[0], problem)
-            assert api.asked[-1] == expected
+            assert [each for each in api.asked if each[0] != "remember"][-1] == expected
+
+
+@pytest.mark.parametrize("problem", ["", "no address"])
+def test_a_machine_is_added_by_its_address(fixed: SimpleNamespace, problem: str) -> None:
+    api = FakeApi([fixed.home()], [None])
+    with running(api) as run:
+        run.next(HomePolled)
+        api.problem = RuntimeError(problem) if problem else None
+        run.feed.add_peer("studio.local")
+        ended = run.next(CommandEnded)
+        assert (ended.command, ended.what, ended.problem) == ("add the peer", "studio.local", problem)
+        assert ("add", "studio.local") in api.asked
+        assert (("remember peer", "studio.local") in api.asked) == (not problem)
+
+
+def test_what_the_network_tells_comes_with_every_look_and_ends_with_the_feed(fixed: SimpleNamespace) -> None:
+    api = FakeApi([fixed.home()], [None])
+    api.sightings = fixed.sightings(fixed.seen_run())
+    with running(api) as run:
+        assert run.next(HomePolled).shown.sightings is api.sightings
+    for _ in range(1000):
+        if ("close",) in api.asked:
+            break
+        time.sleep(0.01)
+    assert [each for each in api.asked if each[0] in ("start", "close")] == [("start",), ("close",)]
+
+
+def test_what_stands_between_is_looked_at_again_and_again_until_nobody_asks(fixed: SimpleNamespace) -> None:
+    api = FakeApi([fixed.home()], [None], jobs=(fixed.job(state="failed", id="old", run=fixed.FAR.run),))
+    api.sightings = fixed.sightings(fixed.seen_run())
+    here, away = fixed.join_shown().joining, fixed.not_mounted().joining
+    api.joins = [away, ValueError("a bug"), here]
+    with running(api) as run:
+        run.next(HomePolled)
+        run.feed.check(fixed.FAR, name="digits-far-heron")
+        assert run.next(JoinPolled).shown.joining is away
+        shown = run.until(JoinPolled, lambda m: m.shown.joining is here).shown
+        assert shown.job is None  # it ended before anybody came here
+        assert api.told is api.sightings
+        assert ("join watch", fixed.FAR.run, {"name": "digits-far-heron", "location": None}) in api.asked
+        api._jobs = (fixed.job(state="starting", id="new", run=fixed.FAR.run), *api._jobs)
+        assert run.until(JoinPolled, lambda m: m.shown.job is not None).shown.job.id == "new"
+        run.feed.check(None)
+
+
+def test_a_share_is_mounted_as_the_last_look_said(fixed: SimpleNamespace) -> None:
+    api = FakeApi([fixed.home()], [None])
+    api.joins = [fixed.not_mounted().joining]
+    with running(api) as run:
+        run.feed.check(fixed.FAR)
+        run.next(JoinPolled)
+        run.feed.mount(fixed.FAR)
+        assert run.next(CommandEnded).problem == ""
+        assert ("mount", api.joins[0].way, True) in api.asked
+        api.problem = RuntimeError("Password required")
+        run.feed.mount(fixed.FAR)
+        assert run.next(CommandEnded).problem == "Password required"
 
 
 def test_commands_before_the_start_and_after_the_end_are_nothing(fixed: SimpleNamespace) -> None:

@@ -9,7 +9,7 @@ from textual.widgets import Button
 
 from tui.app import SwarmApp
 from tui.messages import CommandEnded
-from tui.screens.dialogs import Choice, Page
+from tui.screens.dialogs import Page
 from tui.screens.home import HomeScreen
 from tui.screens.run import RunScreen
 from tui.transitions import Note
@@ -144,15 +144,6 @@ async def test_filtering_for_nothing_leaves_no_row_and_no_crash(fixed: SimpleNam
         await pilot.press("slash", *"xyz", "enter", "j", "G", "enter", "S", "s")
         assert names(app) == []
         assert isinstance(app.screen, HomeScreen)
-
-
-async def test_joining_asks_and_then_starts_a_worker(fixed: SimpleNamespace, quiet: Any) -> None:
-    app = fixed.app_over(quiet)
-    async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("J")
-        assert isinstance(app.screen, Choice)
-        await pilot.press("enter")
-        assert app.feed.asked == [("join", fixed.AT)]
 
 
 async def test_a_run_that_is_trained_here_is_not_joined_again(fixed: SimpleNamespace, busy: Any) -> None:

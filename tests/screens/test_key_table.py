@@ -10,6 +10,7 @@ from tui.app import SwarmApp
 from tui.commands import KEYS, Key, Place, bindings, key_names
 from tui.screens.dialogs import Page
 from tui.screens.home import HomeScreen
+from tui.screens.join import JoinScreen
 from tui.screens.run import RunScreen
 from tui.widgets.keybar import KeyBar
 
@@ -19,7 +20,7 @@ ALL = [(place, key) for place, keys in KEYS.items() for key in keys]
 
 @pytest.mark.parametrize(("place", "key"), ALL, ids=lambda value: value.action if isinstance(value, Key) else value.name)
 def test_every_key_has_an_action_where_it_works(place: Place, key: Key) -> None:
-    owner = {Place.EVERYWHERE: SwarmApp, Place.RUN: RunScreen}.get(place, HomeScreen)
+    owner = {Place.EVERYWHERE: SwarmApp, Place.RUN: RunScreen, Place.JOIN: JoinScreen}.get(place, HomeScreen)
     assert hasattr(owner, f"action_{key.action.partition('(')[0]}")
 
 
@@ -31,8 +32,8 @@ def test_bindings_are_the_table_and_nothing_else() -> None:
 
 
 def test_no_key_means_two_things_in_one_place() -> None:
-    for place in (Place.HOME, Place.RUN):
-        keys = [k for p in (place, Place.LISTS, Place.EVERYWHERE) for key in KEYS[p] for k in key.keys.split(",")]
+    for places in ((Place.HOME, Place.LISTS), (Place.RUN, Place.LISTS), (Place.JOIN,)):
+        keys = [k for p in (*places, Place.EVERYWHERE) for key in KEYS[p] for k in key.keys.split(",")]
         assert len(keys) == len(set(keys))
 
 
@@ -63,14 +64,29 @@ async def test_every_possible_key_is_in_the_palette_and_most_in_the_footer(fixed
                     assert f"{key.label} ({key_names(key)})" in titles
                 if key.footer and key.action not in ABSENT:
                     assert key.keys.split(",")[0] in footer
-            await pilot.press("enter")
+            await pilot.press("w")
+
+
+async def test_the_join_screens_keys_are_in_its_palette_and_footer(fixed: SimpleNamespace) -> None:
+    joining = fixed.join_shown(at=fixed.AT)
+    app = fixed.app_over(fixed.home_shown(fixed.home(fixed.run_state())), joining=joining)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await pilot.press("enter")
+        await pilot.pause()
+        assert isinstance(app.screen, JoinScreen)
+        titles = {command.title for command in app.get_system_commands(app.screen)}
+        footer = {item.key for _, item in app.screen.query_one(KeyBar).items}
+        for key in KEYS[Place.JOIN]:
+            if key.action != "mount":  # it is mounted
+                assert f"{key.label} ({key_names(key)})" in titles
+                assert not key.footer or key.keys.split(",")[0] in footer
 
 
 async def test_the_palette_runs_a_command(fixed: SimpleNamespace) -> None:
     shown = fixed.run_shown(fixed.run_state())
     app = fixed.app_over(fixed.home_shown(fixed.home(shown.state)), shown)
     async with app.run_test(size=(120, 36)) as pilot:
-        await pilot.press("enter", "ctrl+p", *"freeze")
+        await pilot.press("w", "ctrl+p", *"freeze")
         found = app.screen.query_one(OptionList)
         for _ in range(1000):  # the palette searches in a task of its own
             if found.option_count == 1:
@@ -87,8 +103,8 @@ async def test_a_click_in_the_footer_presses_the_key(fixed: SimpleNamespace) -> 
     shown = fixed.run_shown(fixed.run_state())
     app = fixed.app_over(fixed.home_shown(fixed.home(shown.state)), shown)
     async with app.run_test(size=(120, 36)) as pilot:
-        x = next(x for x, item in app.screen.query_one(KeyBar).items if item.key == "enter")
-        await pilot.click(KeyBar, offset=(x + 3, 0))
+        x = next(x for x, item in app.screen.query_one(KeyBar).items if item.key == "w")
+        await pilot.click(KeyBar, offset=(x + 2, 0))
         await pilot.pause()
         assert isinstance(app.screen, RunScreen)
 

@@ -120,11 +120,11 @@ def test_the_plan_and_the_preflight_on_a_page(fixed: SimpleNamespace) -> None:
 
 
 def test_a_job_among_the_runs(fixed: SimpleNamespace) -> None:
-    [row] = view_home.run_rows(fixed.home(fixed.job_state()))
+    [row] = view_home.run_rows(fixed.home_shown(fixed.home(fixed.job_state())))
     cells = [cell.text for cell in row.cells]
     assert cells[:6] == ["smollm2-quiet-heron", "MLX-LM", "SmolLM2-135M-Instruct", "● running", "604/1000", "5"]
     long = made.seen(made.job(), spec=msgspec.structs.replace(made.SPEC, iters=100_000))
-    assert [cell.text for cell in view_home.run_rows(fixed.home(long))[0].cells][4] == "0%"
+    assert [cell.text for cell in view_home.run_rows(fixed.home_shown(fixed.home(long)))[0].cells][4] == "0%"
     detail = said(view_home.run_detail(fixed.job_state(meeting=True)))
     assert detail == ["◌ smollm2-quiet-heron is waiting for 1 more machine; not here: linux-3090, mbp"]
 
@@ -162,7 +162,7 @@ async def test_keys_on_a_job(fixed: SimpleNamespace) -> None:
     state = fixed.job_state()
     app = fixed.app_over(fixed.home_shown(fixed.home(state)), fixed.run_shown(state))
     async with app.run_test(size=(120, 36)) as pilot:
-        await pilot.press("enter")
+        await pilot.press("w")
         await pilot.pause()
         screen = app.screen
         assert isinstance(screen, RunScreen)

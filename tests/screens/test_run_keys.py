@@ -9,6 +9,7 @@ from textual.widgets import Button
 from tui.app import SwarmApp
 from tui.messages import LogLine
 from tui.screens.dialogs import Choice
+from tui.screens.join import JoinScreen
 from tui.screens.run import RunScreen
 from tui.widgets.plot import Curves, LossPane
 from tui.widgets.table import Cell, Row, Table
@@ -43,10 +44,12 @@ def learners(app: SwarmApp) -> list[str]:
 async def test_enter_joins_a_run_that_is_not_trained_here(fixed: SimpleNamespace) -> None:
     app = over(fixed, fixed.run_shown(fixed.run_state()))
     async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("enter", "enter")
-        assert isinstance(app.screen, Choice)
+        app.feed.joining = fixed.join_shown(at=fixed.AT)
+        await pilot.press("w", "enter")
+        assert isinstance(app.screen, JoinScreen)
         await pilot.press("enter")
         assert app.feed.asked[-1] == ("join", fixed.AT)
+        await pilot.press("escape")
         app.feed.tell(fixed.run_shown(fixed.run_state(), job=fixed.job(state="starting")))
         await pilot.pause()
         assert "this machine joins as studio" in banner(app)
@@ -68,7 +71,7 @@ async def test_an_ended_run_is_neither_joined_nor_stopped(fixed: SimpleNamespace
     state = fixed.run_state(closed=40) if end == "done" else fixed.run_state(stop=True)
     app = over(fixed, fixed.run_shown(state))
     async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("enter", "enter", "J", "S")
+        await pilot.press("w", "enter", "J", "S")
         assert isinstance(app.screen, RunScreen)
         assert end in banner(app)
 
@@ -76,7 +79,7 @@ async def test_an_ended_run_is_neither_joined_nor_stopped(fixed: SimpleNamespace
 async def test_leaving_asks_first(fixed: SimpleNamespace) -> None:
     app = over(fixed, fixed.run_shown(fixed.run_state(), job=fixed.job()))
     async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("enter", "L")
+        await pilot.press("w", "L")
         assert isinstance(app.focused, Button)
         assert app.focused.id == "cancel"
         await pilot.press("up", "enter")
@@ -86,14 +89,14 @@ async def test_leaving_asks_first(fixed: SimpleNamespace) -> None:
 async def test_stopping_asks_first(fixed: SimpleNamespace) -> None:
     app = over(fixed, fixed.run_shown(fixed.run_state()))
     async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("enter", "S", "enter", "S", "k", "enter")
+        await pilot.press("w", "S", "enter", "S", "k", "enter")
         assert app.feed.asked[1:] == [("stop", fixed.AT)]
 
 
 async def test_space_freezes_the_view_and_goes_on_with_the_newest(fixed: SimpleNamespace) -> None:
     app = over(fixed, fixed.run_shown(fixed.run_state()))
     async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("enter", "space")
+        await pilot.press("w", "space")
         assert "FROZEN" in head(app)
         app.feed.tell(fixed.run_shown(fixed.run_state(closed=13)))
         await pilot.pause()
@@ -106,7 +109,7 @@ async def test_space_freezes_the_view_and_goes_on_with_the_newest(fixed: SimpleN
 async def test_nothing_is_painted_behind_a_dialog(fixed: SimpleNamespace) -> None:
     app = over(fixed, fixed.run_shown(fixed.run_state()))
     async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("enter")
+        await pilot.press("w")
         run = app.screen
         assert isinstance(run, RunScreen)
         before = run.shown
@@ -122,7 +125,7 @@ async def test_an_unchanged_value_repaints_nothing(fixed: SimpleNamespace, monke
     state = fixed.run_state()
     app = over(fixed, fixed.run_shown(state))
     async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("enter")
+        await pilot.press("w")
         await pilot.pause()
         painted: list[str | None] = []
         for kind in (Words, Table, Lines, LossPane):
@@ -139,7 +142,7 @@ async def test_an_unchanged_value_repaints_nothing(fixed: SimpleNamespace, monke
 async def test_only_the_row_that_changed_is_repainted(fixed: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, n: int) -> None:
     app = over(fixed, fixed.run_shown(fixed.run_state()))
     async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("enter")
+        await pilot.press("w")
         await pilot.pause()
         table = app.screen.query_one("#learners", Table)
         before = drawn(app)
@@ -159,7 +162,7 @@ async def test_only_the_row_that_changed_is_repainted(fixed: SimpleNamespace, mo
 async def test_l_goes_to_the_log_and_back_and_numbers_to_the_panes(fixed: SimpleNamespace) -> None:
     app = over(fixed, fixed.run_shown(fixed.run_state()))
     async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("enter")
+        await pilot.press("w")
         for key, pane in (("l", "log"), ("l", "learners"), ("2", "loss"), ("3", "rounds"), ("4", "log"), ("1", "learners")):
             await pilot.press(key)
             assert app.focused is not None
@@ -170,7 +173,7 @@ async def test_the_log_follows_until_the_reader_scrolls_up(fixed: SimpleNamespac
     lines = tuple(LogLine(f"line {n}") for n in range(100))
     app = over(fixed, fixed.run_shown(fixed.run_state(), log=lines[:90]))
     async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("enter", "l")
+        await pilot.press("w", "l")
         log = app.screen.query_one("#log", Lines)
         assert log.render_line(log.scrollable_content_region.height - 1).text.strip() == "line 89"
         await pilot.press("g")
@@ -186,7 +189,7 @@ async def test_the_log_follows_until_the_reader_scrolls_up(fixed: SimpleNamespac
 async def test_sorting_and_filtering_learners(fixed: SimpleNamespace) -> None:
     app = over(fixed, fixed.run_shown(fixed.run_state(silent=("mbp",))))
     async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("enter")
+        await pilot.press("w")
         assert learners(app) == ["air", "linux-3090", "studio", "mbp"]
         await pilot.press("s", "s", "s", "s")
         assert learners(app) == ["linux-3090", "studio", "air", "mbp"]
@@ -207,7 +210,7 @@ async def test_sorting_and_filtering_learners(fixed: SimpleNamespace) -> None:
 async def test_no_size_is_refused(fixed: SimpleNamespace, size: tuple[int, int], visible: set[str]) -> None:
     app = over(fixed, fixed.run_shown(fixed.run_state(silent=("air",)), job=fixed.job()))
     async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("enter")
+        await pilot.press("w")
         await pilot.resize_terminal(*size)
         await pilot.pause()
         panes = {id for id in ("learners", "loss", "rounds", "log") if app.screen.query_one(f"#{id}").region.area}
@@ -221,7 +224,7 @@ async def test_no_size_is_refused(fixed: SimpleNamespace, size: tuple[int, int],
 async def test_a_snapshot_of_another_run_is_not_shown(fixed: SimpleNamespace) -> None:
     app = over(fixed, fixed.run_shown(fixed.run_state()))
     async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("enter")
+        await pilot.press("w")
         app.feed.tell(fixed.run_shown(fixed.run_state(run="bbbb3333", name="other")))
         await pilot.pause()
         assert fixed.NAME in head(app)
@@ -242,7 +245,7 @@ async def test_no_color_is_grey_and_draws_the_plot(fixed: SimpleNamespace, monke
     monkeypatch.setenv("NO_COLOR", "1")
     app = over(fixed, fixed.run_shown(fixed.run_state(silent=("air",)), job=fixed.job()))
     async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("enter")
+        await pilot.press("w")
         await pilot.pause()
         segments = [segment for line in app.screen._compositor.render_strips() for segment in line]
         assert any("⠢" in segment.text for segment in segments)
@@ -254,7 +257,7 @@ async def test_no_color_is_grey_and_draws_the_plot(fixed: SimpleNamespace, monke
 async def test_a_light_theme_redraws_the_plot(fixed: SimpleNamespace) -> None:
     app = over(fixed, fixed.run_shown(fixed.run_state()))
     async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("enter")
+        await pilot.press("w")
         await pilot.pause()
 
         def plot_colors() -> set[str]:
@@ -275,7 +278,7 @@ async def test_a_light_theme_redraws_the_plot(fixed: SimpleNamespace) -> None:
 async def test_a_curve_that_changes_before_its_plot_is_there(fixed: SimpleNamespace) -> None:
     app = over(fixed, fixed.run_shown(fixed.run_state(closed=0)))
     async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("enter")
+        await pilot.press("w")
         pane = app.screen.query_one(LossPane)
         for last in (3.0, 2.0, 1.0):
             pane.show(Curves(train=((0, 4.0), (1, last))))
@@ -290,7 +293,7 @@ async def test_a_curve_that_changes_before_its_plot_is_there(fixed: SimpleNamesp
 async def test_p_asks_before_it_pauses_and_lets_it_go_on_at_once(fixed: SimpleNamespace) -> None:
     app = over(fixed, fixed.run_shown(fixed.run_state()))
     async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("enter", "P")
+        await pilot.press("w", "P")
         assert isinstance(app.focused, Button)
         assert app.focused.id == "cancel"
         await pilot.press("up", "enter")
@@ -308,7 +311,7 @@ async def test_p_asks_before_it_pauses_and_lets_it_go_on_at_once(fixed: SimpleNa
 async def test_x_drops_the_learner_under_the_cursor(fixed: SimpleNamespace) -> None:
     app = over(fixed, fixed.run_shown(fixed.run_state(left=("air",))))
     async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("enter")
+        await pilot.press("w")
         table = app.screen.query_one("#learners", Table)
         await pilot.press("j")
         chosen = table.cursor
@@ -328,14 +331,14 @@ async def test_a_run_that_was_extended_shows_its_new_end(fixed: SimpleNamespace)
     state = fixed.run_state(controls=(fixed.Control(action="extend", rounds=80),))
     app = over(fixed, fixed.run_shown(state))
     async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("enter")
+        await pilot.press("w")
         assert "r12/80" in head(app)
 
 
 async def test_nothing_is_paused_or_dropped_in_a_run_that_has_ended(fixed: SimpleNamespace) -> None:
     app = over(fixed, fixed.run_shown(fixed.run_state(closed=40)))
     async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("enter", "P", "x")
+        await pilot.press("w", "P", "x")
         assert isinstance(app.screen, RunScreen)
         assert app.feed.asked[-1][0] == "show"
 
@@ -344,7 +347,7 @@ async def test_nothing_is_paused_or_dropped_in_a_run_that_has_ended(fixed: Simpl
 async def test_what_enter_would_choose_is_in_sight_on_small_screens(fixed: SimpleNamespace, size: tuple[int, int]) -> None:
     app = over(fixed, fixed.run_shown(fixed.run_state()))
     async with app.run_test(size=size) as pilot:
-        await pilot.press("enter", "P")
+        await pilot.press("w", "P")
         assert isinstance(app.screen, Choice)
         await pilot.pause()
         assert any("Cancel" in line for line in drawn(app))

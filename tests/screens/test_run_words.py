@@ -8,7 +8,8 @@ import pytest
 from swarm.core.records import Control, RejectReason
 from swarm.core.sentences import REASONS
 from swarm.core.specs import DiLoCo
-from swarm.core.state import ControlRead, ManifestRead, RoundRead, apply
+from swarm.core.state import ControlRead, ManifestRead, RoundRead, ShareLost, TrustRead, apply
+from swarm.core.trust import Foreign, Forged, Trust
 from tui import view_home, view_rounds, view_run
 from tui.transitions import run_notes
 
@@ -168,7 +169,7 @@ def test_a_pause_before_and_after_it_is_in_effect(fixed: SimpleNamespace) -> Non
     assert "tok/s" not in line  # what was measured before the pause
     assert said(view_rounds.open_round_line(fixed.run_shown(paused))) == "r12 ‖ paused"
     assert "charlm-brave-otter is paused by mbp" in [note.text for note in run_notes(fixed.run_state(), paused)]
-    (row,) = view_home.run_rows(fixed.home(paused))
+    (row,) = view_home.run_rows(fixed.home_shown(fixed.home(paused)))
     assert "‖ paused" in [cell.text for cell in row.cells]
     assert [said(line) for line in view_home.run_detail(paused)] == ["‖ charlm-brave-otter is paused by mbp: P lets it go on"]
 
@@ -199,7 +200,7 @@ def test_a_syncer_is_no_learner(fixed: SimpleNamespace) -> None:
     rows = view_run.learner_rows(fixed.run_shown(state))
     assert [row.key for row in rows] == ["mbp", "studio", "nas"]
     assert [cell.text for cell in rows[-1].cells[1:4]] == ["◆ syncer", "r12", "—"]
-    assert view_home.run_rows(fixed.home(state))[0].cells[5].text == "2"
+    assert view_home.run_rows(fixed.home_shown(fixed.home(state)))[0].cells[5].text == "2"
     silent = fixed.run_state(learners=("studio", "mbp"), syncers=("nas",), silent=("nas",))
     assert "? silent" in [cell.text for cell in view_run.learner_rows(fixed.run_shown(silent))[-1].cells]
 
@@ -230,5 +231,59 @@ def test_a_run_of_a_program_says_how_it_is_joined(fixed: SimpleNamespace) -> Non
     assert view_run.program_words(state) == words
     assert banner(fixed.run_shown(state)) == ["○ idle since round 11: no learner is live"]
     assert [said(line) for line in view_home.run_detail(state)] == [words]
-    assert "library" in [cell.text for cell in view_home.run_rows(fixed.home(state))[0].cells]
+    assert "library" in [cell.text for cell in view_home.run_rows(fixed.home_shown(fixed.home(state)))[0].cells]
     assert view_run.program_words(fixed.run_state()) == ""
+
+
+def trusted(state: Any, **fields: Any) -> Any:
+    return apply(state, TrustRead(Trust(**fields)))
+
+
+def test_the_title_says_who_may_write(fixed: SimpleNamespace) -> None:
+    state = fixed.run_state()
+    for width in (80, 120):
+        assert "  open  share ✓" in said(view_run.headline(fixed.run_shown(state), width=width))
+    signed = trusted(state, signed=True, fingerprint="1a2b3c4d")
+    assert "  signed 1a2b3c4d  share ✓" in said(view_run.headline(fixed.run_shown(signed), width=120))
+    assert "  signed  share ✓" in said(view_run.headline(fixed.run_shown(signed), width=80))
+    watched = trusted(state, signed=True)
+    assert "  signed  share ✓" in said(view_run.headline(fixed.run_shown(watched), width=120))
+    home = fixed.msgspec.structs.replace(fixed.home(signed), fingerprint="1a2b3c4d")
+    assert said(view_home.headline(fixed.home_shown(home))).endswith("  signed 1a2b3c4d")
+    assert said(view_home.headline(fixed.home_shown(fixed.home(state)))).endswith("  open")
+
+
+def test_forged_records_are_told_with_the_newest_key(fixed: SimpleNamespace) -> None:
+    before, key = fixed.run_state(), "runs/k4m7q2xw/control/000001/record.json"
+    state = trusted(before, signed=True, fingerprint="1a2b3c4d", forged=Forged({"claim": 2, "control": 1}, key))
+    words = f"3 forged records ignored, newest: {key}"
+    assert f"⚠ {words}" in banner(fixed.run_shown(state))
+    assert any(said(line).endswith(words) for line in view_home.banner(fixed.home_shown(fixed.home(state))))
+    (note,) = run_notes(before, state)
+    assert (note.text, note.severity) == (words, "warning")
+    assert not [note for note in run_notes(state, state) if "forged" in note.text]
+
+
+def test_a_forged_round_is_no_lost_share(fixed: SimpleNamespace) -> None:
+    before, key = fixed.run_state(), "runs/k4m7q2xw/rounds/00000000/0000000012/record.json"
+    state = apply(before, ShareLost(now_s=before.polled_at_s + 3.0, reason=f"{key}: is not signed", halted=True))
+    first, second, *_ = banner(fixed.run_shown(state))
+    assert first.startswith("✗ a forged record: the run cannot go on")
+    assert key in second
+    assert any(
+        "cannot go on" in said(line) and key in said(line) for line in view_home.banner(fixed.home_shown(fixed.home(state)))
+    )
+    assert not any("share lost" in said(line) for line in view_home.banner(fixed.home_shown(fixed.home(state))))
+    (note,) = run_notes(before, state)
+    assert note.text.startswith("a forged record: runs/")
+    (note,) = run_notes(state, before)
+    assert note.text == "the forged record is gone"
+
+
+def test_runs_of_others_are_counted_at_home(fixed: SimpleNamespace) -> None:
+    home = fixed.home(fixed.run_state())
+    [view] = home.mailboxes
+    view = fixed.msgspec.structs.replace(view, foreign=Foreign(unsigned=2, otherwise=1))
+    home = fixed.msgspec.structs.replace(home, mailboxes=(view,))
+    [line] = [said(line) for line in view_home.banner(fixed.home_shown(home))]
+    assert "2 unsigned runs ignored, 1 run of another passphrase ignored" in line

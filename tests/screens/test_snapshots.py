@@ -11,6 +11,7 @@ import pytest
 import textual
 from textual.pilot import Pilot
 
+from swarm.core.joining import Fault
 from swarm.core.records import RejectReason
 from swarm.core.state import RoundRead, apply
 
@@ -38,11 +39,17 @@ def home_of(fixed: SimpleNamespace, name: str) -> Any:
     if name == "problem":
         remedy = "is the share mounted? `swarm init /mnt/share/swarm` makes a mailbox there"
         return fixed.home_shown(fixed.home(problem="no mailbox is there", remedy=remedy))
+    if name == "alone":  # no mailbox, and a run on the network
+        return fixed.home_shown(fixed.api.Home(), sightings=fixed.sightings(fixed.seen_run()))
     gone = ("studio", "mbp", "linux-3090", "air")
     idle = fixed.run_state(run="aaaa2222", name="digits-calm-lynx", left=gone, closed=7, rounds=None)
     done = fixed.run_state(run="bbbb3333", name="charlm-warm-owl", left=gone, closed=20, rounds=20)
     failed = fixed.job(id="20250301-113000-d4e5f6", state="failed", run="aaaa2222", name="digits-calm-lynx", message="no data")
-    return fixed.home_shown(fixed.home(fixed.run_state(), idle, done, jobs=(fixed.job(), failed)))
+    value = fixed.home(fixed.run_state(), idle, done, jobs=(fixed.job(), failed))
+    if name == "network":
+        foreign = fixed.seen_run(ours=False, run="fore0001", name="stranger")
+        return fixed.home_shown(value, sightings=fixed.sightings(fixed.seen_run(), foreign))
+    return fixed.home_shown(value)
 
 
 def run_of(fixed: SimpleNamespace, name: str) -> Any:
@@ -101,7 +108,7 @@ def rejecting(fixed: SimpleNamespace) -> Any:
 
 
 @pytest.mark.parametrize("size", SIZES, ids=["120x36", "80x24"])
-@pytest.mark.parametrize("name", ["no-mailbox", "no-run", "busy", "problem"])
+@pytest.mark.parametrize("name", ["no-mailbox", "no-run", "busy", "problem", "network", "alone"])
 def test_home(fixed: SimpleNamespace, snap_compare: Callable[..., bool], name: str, size: tuple[int, int]) -> None:
     assert snap_compare(fixed.app_over(home_of(fixed, name)), terminal_size=size)
 
@@ -112,6 +119,35 @@ def test_home(fixed: SimpleNamespace, snap_compare: Callable[..., bool], name: s
 )
 def test_run(fixed: SimpleNamespace, snap_compare: Callable[..., bool], name: str, size: tuple[int, int]) -> None:
     app = fixed.app_over(home_of(fixed, "busy"), run_of(fixed, name))
+    assert snap_compare(app, press=["enter"], terminal_size=size, run_before=settle)
+
+
+def join_of(fixed: SimpleNamespace, name: str) -> Any:
+    match name:
+        case "looking":
+            return None
+        case "not-mounted":
+            return fixed.not_mounted(hanging=("/mnt/old",))
+        case "faults":
+            return fixed.join_shown(
+                at=fixed.FAR,
+                task_fault=Fault("no task 'protein' is installed here", "install the package that brings the task 'protein'"),
+                share_warning=Fault("212 MB free", "make room: a run keeps several copies of its model there"),
+                passphrase="missing",
+                their_versions=("0.1.0",),
+                told_by=(),
+            )
+        case "joining":
+            doing = "fetching my.txt: 12.4 MB of 30.0 MB"
+            return fixed.join_shown(at=fixed.FAR, job=fixed.job(state="starting", run=fixed.FAR.run, doing=doing))
+        case _:
+            return fixed.join_shown(at=fixed.FAR)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=["120x36", "80x24"])
+@pytest.mark.parametrize("name", ["looking", "not-mounted", "faults", "ready", "joining"])
+def test_join(fixed: SimpleNamespace, snap_compare: Callable[..., bool], name: str, size: tuple[int, int]) -> None:
+    app = fixed.app_over(home_of(fixed, "alone"), joining=join_of(fixed, name))
     assert snap_compare(app, press=["enter"], terminal_size=size, run_before=settle)
 
 

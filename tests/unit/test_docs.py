@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -14,6 +15,7 @@ import pytest
 from swarm.cli import cli, run
 from swarm.core.options import options
 from swarm.core.specs import Algorithm, DiLoCo, FedAvg
+from swarm.tasks import registry
 
 ROOT = Path(__file__).parents[2]
 HELP = "import sys; sys.argv = ['swarm', '--help']; from swarm.cli import main; main()"
@@ -78,3 +80,21 @@ def test_every_field_of_a_method_is_an_option_with_its_default(method: str, spec
             assert f"[default: {default}]" in str(parameter.help)
         else:
             assert "[default" not in str(parameter.help)
+
+
+def dealt_out(task: str) -> bool:
+    """Whether what trains it says how its data is dealt out to clients."""
+    module = import_module(f"swarm.tasks.{task}.trainable")
+    own = [one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__]
+    return any(hasattr(one, "train_client") for one in own)
+
+
+def test_a_method_names_the_tasks_that_can_be_trained_with_it() -> None:
+    built_in = set(registry._BUILT_IN)
+    named = {}
+    for method in ("diloco", "fedavg"):
+        (option,) = [parameter for parameter in EVERY["start", method].params if parameter.name == "task"]
+        assert isinstance(option, click.Option)
+        named[method] = set(re.findall(r"[a-z0-9]+", str(option.help).removeprefix("What to train"))) & built_in
+        assert option.default in named[method]
+    assert named == {"diloco": built_in, "fedavg": {task for task in built_in if dealt_out(task)}}

@@ -1,7 +1,10 @@
 """FORMAT.md describes the format that there is."""
 
+import hashlib
+import hmac
 import json
 import re
+import struct
 from pathlib import Path
 from typing import Any, get_args
 
@@ -92,6 +95,24 @@ def test_the_tree_is_the_one_that_is_built(round: int) -> None:
         for key, what in TREE.items()
     }
     assert drawn == keys_of(RunKeys("abcd1234"), values)
+
+
+def test_the_signed_example_can_be_recomputed() -> None:
+    """By what the page says alone: nothing of the program is asked."""
+    [block] = re.findall(r"^```signed\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+    shown = dict(line.split(maxsplit=1) for line in block.splitlines())
+    salt = b"homeswarm passphrase 1"
+    master = hashlib.scrypt(shown["passphrase"].encode(), salt=salt, n=2**15, r=8, p=1, maxmem=2**26, dklen=32)
+    key = hmac.new(master, b"records", hashlib.sha256).digest()
+    assert (master.hex(), key.hex()) == (shown["master"], shown["records"])
+    assert hmac.new(master, b"fingerprint", hashlib.sha256).hexdigest()[:8] == shown["fingerprint"]
+    envelope = json.loads(shown["envelope"])
+    body = shown["body"].encode()
+    assert hashlib.sha256(body).hexdigest() == envelope["sha256"]
+    parts = [shown["run"].encode(), shown["key"].encode(), body]
+    text = b"".join(struct.pack(">Q", len(part)) + part for part in parts)
+    assert hmac.new(key, text, hashlib.sha256).hexdigest() == envelope["signature"]
+    assert f"`{salt.decode()}`" in TEXT
 
 
 def test_every_word_of_the_protocol_is_explained() -> None:

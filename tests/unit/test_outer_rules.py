@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -209,6 +210,15 @@ def test_rules_follow_from_the_run() -> None:
         "fedadam": Adaptive(0.5, 0.7, 0.6, 0.1),
         "fedyogi": Adaptive(0.5, 0.7, 0.6, 0.1, yogi=True),
     }
+
+
+def test_the_rate_is_one_by_default_and_small_where_the_step_does_not_shrink_with_the_delta() -> None:
+    """An adaptive step is about as long as its rate in every number, however short the clients' mean is."""
+    rates = {outer: rule_of(FedAvg(outer=outer)).lr for outer in ("fedavg", "fedavgm", "fedadam", "fedyogi")}  # type: ignore[arg-type]
+    assert rates == {"fedavg": 1.0, "fedavgm": 1.0, "fedadam": 0.1, "fedyogi": 0.1}
+    assert FedAvg() == FedAvg(outer_lr=1.0)
+    assert msgspec.json.decode(msgspec.json.encode(FedAvg(outer="fedyogi")), type=FedAvg).outer_lr == 0.1
+    assert b'"outer_lr":0.1' in msgspec.json.encode(FedAvg(outer="fedyogi"))
 
 
 def test_names_that_would_stand_twice_are_refused() -> None:

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from swarm.core import checks, manifest, ranks, records
-from swarm.core.checks import MAX_COUNT, MAX_ROUND, MAX_SEED
+from swarm.core.checks import MAX_COUNT, MAX_ROUND, MAX_SEED, MAX_TEXT
 from swarm.core.errors import FormatMismatch, RecordError, SwarmError
 from swarm.core.finetune import MAX_RANKS, FineTune, FineTuneOptimizer, FineTuneType, LoraParameters, LrSchedule
 from swarm.core.fragments import Schedule
@@ -900,6 +900,13 @@ def bad_values() -> list[tuple[type[msgspec.Struct], str, Any]]:
         ([-1, 2**63, None], Plan, ["seed"]),
         ([{"generation": 4, "step": 5}, {"generation": 3}, 5], Plan, ["start"]),
         (["explosion", None], GenerationEnd, ["ending"]),
+        (["x" * (MAX_TEXT + 1)], LearnerRecord, ["machine", "machine_name", "boot", "process", "version", "device"]),
+        (["x" * (MAX_TEXT + 1)], Control, ["by"]),
+        (["x" * (MAX_TEXT + 1)], Manifest, ["created_by", "replay"]),
+        ([{str(n): n for n in range(1001)}, {"x" * 201: 1}, {"x": "x" * 100_001}], Manifest, ["task.options"]),
+        ([[HEX] * 10_001], Beat, ["fetching"]),
+        ([[PARTICIPANT] * 10_001], RoundRecord, ["participants"]),
+        ([[{"learner": "a", "unit": "a", "reason": "late", "round": 1}] * 100_001], RoundRecord, ["rejected"]),
         ([{"generation": 5, "step": 5}], GenerationEnd, ["checkpoint"]),
     ]
     for values, kind, places in fields:
@@ -981,6 +988,13 @@ def test_a_loss_that_is_not_finite_is_null_for_the_others(loss: float) -> None:
     for kind, place in ((Snapshot, "train_loss"), (RoundRecord, "participants.0.train_loss")):
         record = msgspec.convert(swapped(HONEST[kind], place, loss), type=kind)
         assert decode(encode(record, nonce="n"), kind) == decode(wire(json.dumps(swapped(HONEST[kind], place, None))), kind)
+
+
+def test_what_is_only_shown_is_cut_to_a_bound() -> None:
+    endless = {"x" * 201: 1.0, "accuracy": 0.5}
+    record = EvalRecord(round=1, learner="a", loss=1.0, metrics=endless, sample="é" * 10**6)
+    assert (record.metrics, record.sample) == ({"accuracy": 0.5}, "é" * 100_000)
+    assert decode(encode(record, nonce=""), EvalRecord) == record
 
 
 def test_nan_and_infinity_are_no_json() -> None:

@@ -93,6 +93,29 @@ class Page(ModalScreen[None]):
             self._copy(self.text)
 
 
+class Ask(ModalScreen[str | None]):
+    """A question that is answered with one line; esc leaves it."""
+
+    BINDINGS: ClassVar = [Binding("escape", "dismiss(None)", "cancel")]
+
+    def __init__(self, title: str, words: Iterable[Line], *, placeholder: str = "") -> None:
+        super().__init__()
+        self._title, self._words, self._placeholder = title, tuple(words), placeholder
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="dialog"):
+            yield Static(content(self._words), id="words")
+            yield Input(placeholder=self._placeholder, id="answer", compact=True)
+
+    def on_mount(self) -> None:
+        self.query_one("#dialog").border_title = Content(self._title)
+        self.query_one("#answer").focus()
+
+    @on(Input.Submitted)
+    def _answered(self, event: Input.Submitted) -> None:
+        self.dismiss(event.value.strip() or None)
+
+
 class FilterBar(ModalScreen[None]):
     """One line at the bottom; the table behind it follows each letter."""
 

@@ -1,20 +1,20 @@
-"""Home: the runs of the known mailboxes, and what this machine does."""
+"""Home: the runs of the known mailboxes and of the network, what this machine does, and the other machines."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.reactive import reactive
 
-from swarm.api import Home, Job
+from swarm.api import Job, RunState
 from tui import view_home
 from tui.commands import Place, bindings
 from tui.messages import RUNNING_JOB, HomeShown, RunAt
 from tui.screens.lists import ListScreen
-from tui.view_run import joinable, stoppable
+from tui.view_run import stoppable
 from tui.widgets.keybar import KeyBar
 from tui.widgets.table import Table
 from tui.widgets.toned import Words
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 class HomeScreen(ListScreen):
     BINDINGS: ClassVar = [*bindings(Place.HOME), *bindings(Place.LISTS)]
-    PANES = ("#runs", "#jobs")
+    PLACES = (Place.HOME, Place.LISTS)
+    PANES = ("#runs", "#jobs", "#peers")
     app: SwarmApp
 
     shown: reactive[HomeShown | None] = reactive(None, repaint=False)
@@ -37,6 +38,7 @@ class HomeScreen(ListScreen):
             yield Words(id="empty")
             yield Table(view_home.RUN_COLUMNS, name="Runs", id="runs")
             yield Table(view_home.JOB_COLUMNS, name="Jobs on this machine", id="jobs")
+            yield Table(view_home.PEER_COLUMNS, name="Machines", id="peers")
             yield Words(id="detail")
         yield KeyBar(Place.HOME, Place.LISTS)
 
@@ -60,19 +62,30 @@ class HomeScreen(ListScreen):
         if shown is None:
             return
         self.query_one("#banner", Words).show(*view_home.banner(shown, here))
-        self.query_one("#runs", Table).show(view_home.run_rows(shown.home, here))
+        self.query_one("#runs", Table).show(view_home.run_rows(shown, here))
         jobs = self.query_one("#jobs", Table)
         jobs.set_class(not shown.home.jobs, "-empty")
         jobs.show(view_home.job_rows(shown.home.jobs, here))
+        peers = self.query_one("#peers", Table)
+        peers.set_class(not view_home.others(shown.sightings), "-empty")
+        peers.show(view_home.peer_rows(shown))
         self._changed()
 
     @on(Table.Moved)
     def _changed(self) -> None:
-        at = view_home.run_at(self.query_one("#runs", Table).cursor)
-        run = view_home.find_run(self.shown.home, at) if at and self.shown else None
-        here = self.app.home_folder
-        self.query_one("#detail", Words).show(*view_home.run_detail(run), *view_home.job_detail(self._job, here))
+        at, shown, here = view_home.run_at(self.query_one("#runs", Table).cursor), self.shown, self.app.home_folder
+        entry = view_home.find_entry(shown, at) if at and shown else None
+        state = entry.state if entry else None
+        lines = [*view_home.run_detail(state), *view_home.heard_detail(entry), *view_home.job_detail(self._job, here)]
+        if self.table.id == "peers" and shown:
+            lines = list(view_home.peer_detail(shown, self.table.cursor))
+        self.query_one("#detail", Words).show(*lines)
         self.refresh_bindings()
+
+    @on(events.DescendantFocus)
+    def _other_pane(self) -> None:
+        if self.ready:
+            self._changed()
 
     @property
     def _job(self) -> Job | None:
@@ -83,39 +96,67 @@ class HomeScreen(ListScreen):
     @property
     def selected(self) -> RunAt | None:
         """The run under the cursor, or that of the job under it."""
-        if self.table.id == "runs":
-            return view_home.run_at(self.table.cursor)
-        return RunAt(self._job.mailbox, self._job.run) if self._job else None
+        match self.table.id:
+            case "runs":
+                return view_home.run_at(self.table.cursor)
+            case "jobs" if self._job:
+                return RunAt(self._job.mailbox, self._job.run)
+            case _:
+                return None
+
+    @property
+    def _entry(self) -> view_home.Entry | None:
+        at = self.selected
+        return view_home.find_entry(self.shown, at) if at and self.shown else None
+
+    @property
+    def _state(self) -> RunState | None:
+        entry = self._entry
+        return entry.state if entry else None
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        at, home = self.selected, self.shown.home if self.shown else Home()
-        state = view_home.find_run(home, at) if at else None
+        at, entry, state = self.selected, self._entry, self._state
         match action:
             case "open":
                 return at is not None
+            case "watch":
+                return at is not None and bool(at.mailbox)
             case "join":
-                here = {job.run for job in home.jobs if job.state in RUNNING_JOB}
-                return state is not None and joinable(state) and state.run not in here
+                return entry is not None and self._can_join(entry)
             case "stop" | "pause":
                 return state is not None and stoppable(state)
             case _:
                 return True
 
+    def _can_join(self, entry: view_home.Entry) -> bool:
+        jobs = self.shown.home.jobs if self.shown else ()
+        return entry.joinable and entry.at.run not in {job.run for job in jobs if job.state in RUNNING_JOB}
+
     @on(Table.Opened)
     def action_open(self) -> None:
-        if at := self.selected:
+        at, entry = self.selected, self._entry if self.table.id == "runs" else None
+        if entry is not None and (not entry.at.mailbox or (self._can_join(entry) and not entry.program)):
+            self.app.open_join(entry.at, entry.state, name=entry.name)
+        elif at is not None:
+            self.app.open_run(at)
+
+    def action_watch(self) -> None:
+        if (at := self.selected) and at.mailbox:
             self.app.open_run(at)
 
     def action_join(self) -> None:
-        if (at := self.selected) and self.shown and (state := view_home.find_run(self.shown.home, at)):
-            self.app.ask_join(at, state)
+        if entry := self._entry:
+            self.app.open_join(entry.at, entry.state, name=entry.name)
+
+    def action_peer(self) -> None:
+        self.app.ask_peer()
 
     def action_stop(self) -> None:
-        if (at := self.selected) and self.shown and (state := view_home.find_run(self.shown.home, at)):
+        if (at := self.selected) and (state := self._state):
             self.app.ask_stop(at, state)
 
     def action_pause(self) -> None:
-        if (at := self.selected) and self.shown and (state := view_home.find_run(self.shown.home, at)):
+        if (at := self.selected) and (state := self._state):
             self.app.ask_pause(at, state)
 
     def action_rescan(self) -> None:

@@ -1,16 +1,21 @@
-"""What the screens with lists have in common: moving, sorting, filtering, panes, and no painting behind a dialog."""
+"""What the screens have in common: no painting behind a dialog; and those with lists: moving, sorting, filtering, panes."""
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from textual.screen import Screen
 
+from tui.commands import Place
 from tui.screens.dialogs import FilterBar
 from tui.widgets.table import Table
 from tui.widgets.toned import Toned
 
 
-class ListScreen(Screen[None]):
-    PANES: tuple[str, ...] = ()  # selectors, in the order of their keys; the first one is the main table
+class LiveScreen(Screen[None]):
+    """Shows snapshots, and nothing behind a dialog."""
+
+    PLACES: ClassVar[tuple[Place, ...]] = ()  # whose keys work here, beside those that work everywhere
 
     @property
     def ready(self) -> bool:
@@ -24,6 +29,10 @@ class ListScreen(Screen[None]):
     def update(self) -> None:
         """Show the newest snapshot."""
         raise NotImplementedError
+
+
+class ListScreen(LiveScreen):
+    PANES: tuple[str, ...] = ()  # selectors, in the order of their keys; the first one is the main table
 
     @property
     def table(self) -> Table:

@@ -29,6 +29,7 @@ _QUIET = (("nothing has happened since this run was opened here", "dim"),)
 
 class RunScreen(ListScreen):
     BINDINGS: ClassVar = [*bindings(Place.RUN), *bindings(Place.LISTS)]
+    PLACES = (Place.RUN, Place.LISTS)
     PANES = ("#learners", "#loss", "#rounds", "#log")
     app: SwarmApp
 
@@ -153,7 +154,7 @@ class RunScreen(ListScreen):
 
     def action_join(self) -> None:
         if self.shown:
-            self.app.ask_join(self.at, self.shown.state)
+            self.app.open_join(self.at, self.shown.state)
 
     def action_leave(self) -> None:
         if self.shown and self.shown.running:

@@ -14,12 +14,15 @@ from uuid import uuid4
 
 import pytest
 
+from swarm.core.trust import SwarmKey
 from swarm.mailbox.contract import Mailbox
 from swarm.mailbox.folder import FolderMailbox
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
+from swarm.mailbox.signed import SignedMailbox
 
 SHARES = [Path(p) for p in os.environ.get("SWARM_TEST_SHARES", "").split(":") if p]
-KINDS = ["memory", "folder", *(["share"] if SHARES else [])]
+KEY = SwarmKey(bytes(range(32)))
+KINDS = ["memory", "folder", "signed", *(["share"] if SHARES else [])]
 
 
 class Store:
@@ -35,6 +38,9 @@ async def make_store(kind: str, tmp_path: Path) -> Store:
     if kind == "memory":
         memory = MemoryStore()
         return Store(memory.id, lambda: MemoryMailbox(memory), [])
+    if kind == "signed":
+        memory = MemoryStore()
+        return Store(memory.id, lambda: SignedMailbox(MemoryMailbox(memory), KEY), [])
     name = uuid4().hex
     paths = [share / name for share in SHARES] if kind == "share" else [tmp_path / name]
     id = await FolderMailbox.init(paths[0])

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from uuid import uuid4
 
+import msgspec
 import pytest
 
 from swarm.core.errors import InvalidKey, MailboxUnavailable
 from swarm.core.keys import MARKER, RunKeys
-from swarm.core.lines import decode
+from swarm.core.lines import decode, encode
 from swarm.core.manifest import Marker
 from swarm.mailbox.contract import Mailbox
 from swarm.mailbox.faults import Fault, FaultyMailbox
@@ -49,12 +50,12 @@ HOSTILE = [
 
 
 def record(text: str = "") -> bytes:
-    """A record's bytes with a nonce of its own."""
-    return f'{{"text": "{text}"}}\n{{"nonce": "{uuid4().hex}"}}\n'.encode()
+    """A record with a nonce of its own."""
+    return encode(msgspec.Raw(msgspec.json.encode({"text": text})), nonce=uuid4().hex)
 
 
 async def put(mailbox: Mailbox, key: str, data: bytes = b"x") -> None:
-    assert await mailbox.put(key, [data]) == key
+    assert await mailbox.put(key, [record() if key.endswith(".json") else data]) == key
 
 
 # open, and the marker
@@ -118,12 +119,13 @@ async def test_who_lost_the_reply_is_told_apart_from_who_lost_the_race(a, b):
     assert await a.read(ROUND) == mine
 
 
-async def test_create_takes_an_empty_and_a_large_record(a, b):
+async def test_create_takes_a_small_and_a_large_record(a, b):
+    small = encode(msgspec.Raw(b""), nonce="")
     large = record("x" * 3_000_000)
     assert await a.create(KEYS.round(1), large) is True
     assert await b.read(KEYS.round(1)) == large
-    assert await a.create(KEYS.round(2), b"") is True
-    assert await b.read(KEYS.round(2)) == b""
+    assert await a.create(KEYS.round(2), small) is True
+    assert await b.read(KEYS.round(2)) == small
     assert await b.create(KEYS.round(2), record()) is False
 
 

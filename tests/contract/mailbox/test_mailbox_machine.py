@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from uuid import uuid4
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -18,10 +19,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from swarm.core.errors import MailboxFull, MailboxUnavailable
 from swarm.core.keys import MARKER
+from swarm.core.lines import encode
+from swarm.core.trust import SwarmKey
 from swarm.mailbox.contract import Mailbox
 from swarm.mailbox.faults import Fault, FaultyMailbox
 from swarm.mailbox.folder import FolderMailbox
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
+from swarm.mailbox.signed import SignedMailbox
 
 RECORDS = [f"runs/r{r}/{kind}/{n:03d}/record.json" for r in (1, 2) for kind in ("claims", "rounds-x") for n in range(2)]
 OBJECTS = [f"runs/r{r}/{name}" for r in (1, 2) for name in ("beats/a/1", "beats/a-b/1", "beats.x/1", "blobs/0/x.safetensors")]
@@ -40,6 +44,10 @@ def payload(key: str) -> list[bytes]:
     return [key.encode() * 50, b"", key[::-1].encode() * 7]
 
 
+def new_record() -> bytes:
+    return encode(msgspec.Raw(b"{}"), nonce=uuid4().hex)
+
+
 class Contract(RuleBasedStateMachine):
     def __init__(self, kind: str, folder: Path) -> None:
         super().__init__()
@@ -50,7 +58,9 @@ class Contract(RuleBasedStateMachine):
         if kind == "folder":
             self.wait(FolderMailbox.init(path))
         for _ in range(2):
-            inner: Mailbox = MemoryMailbox(memory) if kind == "memory" else FolderMailbox(path)
+            inner: Mailbox = FolderMailbox(path) if kind == "folder" else MemoryMailbox(memory)
+            if kind == "signed":
+                inner = SignedMailbox(inner, SwarmKey(bytes(range(32))))
             self.wait(inner.open())
             self.machines.append(FaultyMailbox(inner))
         self.model: dict[str, bytes] = {}
@@ -76,7 +86,7 @@ class Contract(RuleBasedStateMachine):
 
     @rule(machine=machines, fault=faults, key=records)
     def create(self, machine: int, fault: str | None, key: str) -> None:
-        record = uuid4().hex.encode()
+        record = new_record()
         won = self.attempt(machine, fault, lambda: self.machines[machine].create(key, record))
         assert won is (key not in self.model)
         self.model.setdefault(key, record)
@@ -84,7 +94,7 @@ class Contract(RuleBasedStateMachine):
     @rule(fault=faults, key=records, both=st.booleans())
     def race(self, fault: str | None, key: str, both: bool) -> None:
         """Both machines at once; one's reply may be lost, and it asks again."""
-        bids = [uuid4().hex.encode() for _ in self.machines]
+        bids = [new_record() for _ in self.machines]
         self.machines[0].plan = [Fault(fault)] if fault else []
         self.machines[1].plan = [Fault(fault)] if fault and both else []
 
@@ -176,7 +186,7 @@ class Contract(RuleBasedStateMachine):
             assert self.wait(machine.inner.list("runs/")) == sorted(self.model)
 
 
-@pytest.mark.parametrize("kind", ["memory", "folder"])
+@pytest.mark.parametrize("kind", ["memory", "folder", "signed"])
 def test_the_mailbox_does_what_the_model_does(kind: str) -> None:
     # A memory file system where there is one: the folder's speed is not what is tested.
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:

@@ -530,7 +530,21 @@ def test_mlx_refuses_to_compile_without_a_compiler(monkeypatch: pytest.MonkeyPat
 @pytest.mark.skipif(shutil.which("g++") is None, reason="MLX compiles with g++ on the CPU")
 @pytest.mark.parametrize(
     "more",
-    [{"momentum": 0.9, "clip_grad_norm": 0.1, "prox_mu": 0.1}, pytest.param({"local_dtype": "F16"}, marks=pytest.mark.slow)],
+    [
+        {"momentum": 0.9, "clip_grad_norm": 0.1, "prox_mu": 0.1},
+        *(
+            pytest.param(more, marks=pytest.mark.slow, id=name)
+            for name, more in {
+                "F16": {"local_dtype": "F16"},
+                "nesterov": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
+                "adam": {"optimizer": "adam", "clip_grad_norm": 0.1},
+                "adamw": {"optimizer": "adamw", "bias_correction": False, "weight_decay": 0.1},
+                "rmsprop": {"optimizer": "rmsprop", "prox_mu": 0.1},
+                "lion": {"optimizer": "lion", "weight_decay": 0.1},
+                "native": {"optimizer": "adam", "native": {"eps": 1e-3}},
+            }.items()
+        ),
+    ],
 )
 def test_compiled_mlx_steps_equal_eager_ones(more: dict[str, Any]) -> None:
     """Dropout and running statistics included; a batch that is not finite, too."""

@@ -25,6 +25,7 @@ from swarm.host.identity import (
     note_process,
     process_alive,
     process_gone,
+    renew_machine_id,
     started,
 )
 
@@ -110,18 +111,46 @@ def test_ids_are_stable_and_tell_nothing(state_dir: Path) -> None:
             assert Path(path).read_text().strip() not in (machine_id(), "")
 
 
-def test_a_machine_without_an_id_makes_one_and_keeps_it(state_dir: Path) -> None:
-    first = module._own_machine_id()
-    assert module._own_machine_id() == first
+def test_a_machine_without_an_id_makes_one_and_keeps_it(state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SYSTEM_IDS", ())
+    first = machine_id()
+    assert machine_id() == first
     (state_dir / "machine-id").unlink()
-    assert module._own_machine_id() != first
+    assert machine_id() != first
 
 
 def test_a_state_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SYSTEM_IDS", ())
     (tmp_path / "file").touch()
     monkeypatch.setenv("SWARM_STATE_DIR", str(tmp_path / "file" / "state"))
     with pytest.raises(UsageError, match="SWARM_STATE_DIR"):
-        module._own_machine_id()
+        machine_id()
+    with pytest.raises(UsageError):
+        renew_machine_id("a" * 32)
+
+
+@pytest.mark.parametrize("system", ["its own id", ""])
+def test_a_machine_whose_id_another_one_has_takes_a_new_one(
+    system: str, state_dir: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "system-id").write_text(system)
+    monkeypatch.setattr(module, "SYSTEM_IDS", (str(tmp_path / "none"), str(tmp_path / "system-id")))
+    old = machine_id()
+    new = renew_machine_id(old)
+    assert new != old
+    assert machine_id() == new
+    assert renew_machine_id(old) == new  # asked by another process, which has the old one in mind
+
+
+def test_a_new_id_in_a_copied_home_is_another_machine_s(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    place = tmp_path / "system-id"
+    monkeypatch.setattr(module, "SYSTEM_IDS", (str(place),))
+    place.write_text("here")
+    here = renew_machine_id(machine_id())
+    place.write_text("there")
+    assert machine_id() != here
 
 
 def test_a_learner_record_says_who_holds_the_id() -> None:

@@ -1,0 +1,174 @@
+"""What a process tells the network of this machine and of the runs that it takes part in, and what it hears of others."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from swarm import __version__
+from swarm.core.adverts import PeerAdvert, PeerState, RunAdvert, tagged
+from swarm.core.errors import UsageError
+from swarm.core.sightings import Sighted, Sightings
+from swarm.core.telling import boot_digits
+from swarm.core.trust import SwarmKey
+from swarm.host import settings
+from swarm.host.accelerators import accelerators
+from swarm.host.identity import identity, renew_machine_id
+from swarm.network.discovery import USUAL, Discovery, Pace, Told
+from swarm.network.hello import parse_target
+from swarm.network.links import Links
+
+
+def discovers() -> bool:
+    """Whether this machine is to tell of itself and to listen: not with SWARM_DISCOVERY=0, nor `discovery = false` in the
+    settings."""
+    return os.environ.get("SWARM_DISCOVERY", "1") != "0" and settings.load()[0].discovery
+
+
+class Advertising:
+    """May be used from any thread. Nothing that goes wrong on the network is raised here: it stands in `seen().trouble`."""
+
+    def __init__(
+        self,
+        state: PeerState | None,
+        *,
+        peers: Iterable[str] = (),
+        interfaces: Iterable[str] = (),
+        key: SwarmKey | None = None,
+        network: bool = True,
+        probes: bool = True,
+        pace: Pace = USUAL,
+    ) -> None:
+        """`state`: what this process does; None: it tells nothing, and only listens. `peers`: addresses to ask, beside those of
+        the settings. `interfaces`: names; none: those of the settings. `network`: False: tell nothing and hear nothing.
+        `probes`: connect to others, to see whether they can be reached."""
+        self._state = state
+        self._given, self._interfaces = tuple(peers), tuple(interfaces)
+        self._key, self._network, self._probes, self._pace = key, network, probes, pace
+        self._lock = threading.RLock()
+        self._runs: tuple[RunAdvert, ...] = ()
+        self._mailboxes: tuple[str, ...] = ()
+        self._discovery: Discovery | None = None
+        self._sighted: Sighted | None = None
+        self._me: PeerAdvert | None = None
+        self._notes: list[str] = []
+
+    def start(self) -> None:
+        """Find out who this machine is, and begin. Raises UsageError for an address that is none."""
+        here, known = identity(), settings.load()[0]
+        self._me = PeerAdvert(peer=here.machine, name=here.machine_name, boot=boot_digits(here.boot), version=__version__)
+        self._sighted = Sighted(peer=self._me.peer, boot=self._me.boot, key=self._key, lives_s=self._pace.lives_s)
+        threading.Thread(target=self._look_at_hardware, name="swarm-hardware", daemon=True).start()
+        for target in self._given:
+            parse_target(target)
+        asked = list(self._given)
+        for target in known.peers:
+            try:
+                parse_target(target)
+            except UsageError as error:
+                self._notes.append(f"peers in the settings: {error}")
+            else:
+                asked.append(target)
+        if self._network:
+            links = Links(self._interfaces or known.interfaces)
+            self._discovery = Discovery(
+                self._sighted, lock=self._lock, told=self._told, links=links, probes=self._probes, pace=self._pace
+            )
+            self._given = tuple(asked)
+            self._discovery.ask(self._given)
+            self._discovery.start()
+
+    def close(self) -> None:
+        """Say goodbye: a moment at most."""
+        if self._discovery is not None:
+            self._discovery.close()
+
+    def ask(self, target: str) -> None:
+        """Ask the machine at this address from now on, too. Raises UsageError."""
+        parse_target(target)
+        self._given = tuple(dict.fromkeys((*self._given, target)))
+        if self._discovery is not None:
+            self._discovery.ask(self._given)
+
+    def tell(self, state: PeerState) -> None:
+        self._state = state
+
+    def tell_runs(self, runs: Iterable[RunAdvert]) -> None:
+        """All that this machine takes part in, or offers, by this process."""
+        self._runs = tuple(runs)
+
+    def open_mailboxes(self, ids: Iterable[str]) -> None:
+        self._mailboxes = tuple(ids)
+
+    @contextlib.contextmanager
+    def sighted(self) -> Iterator[Sighted]:
+        """For as long as nothing else may be heard."""
+        assert self._sighted is not None, "start() comes first"
+        with self._lock:
+            yield self._sighted
+
+    def seen(self) -> Sightings:
+        """What is seen just now."""
+        now_s = time.monotonic()
+        with self.sighted() as sighted:
+            self._mind_doubles(sighted)
+            told = self._told("", 0)
+            discovery = self._discovery
+            return sighted.seen(
+                now_s,
+                here=told.peer or self._me,
+                told_since_s=discovery.told_since_s if discovery else None,
+                trouble=(*self._notes, *(discovery.trouble if discovery else ())),
+            )
+
+    @property
+    def discovery(self) -> Discovery | None:
+        return self._discovery
+
+    # ----
+
+    def _told(self, address: str, port: int) -> Told:
+        """Called under the lock."""
+        me, sighted = self._me, self._sighted
+        if me is None or sighted is None or self._state is None:
+            return Told()
+        self._mind_doubles(sighted)
+        advert = msgspec.structs.replace(
+            self._me or me,
+            state=self._state,
+            mailboxes=self._mailboxes,
+            address=address,
+            port=port,
+            sees=sighted.sees(time.monotonic()),
+        )
+        runs = (msgspec.structs.replace(run, peer=advert.peer) for run in self._runs)
+        return Told(tagged(advert, self._key), tuple(tagged(run, self._key) for run in runs))
+
+    def _mind_doubles(self, sighted: Sighted) -> None:
+        """Two machines with one id: a home folder or a virtual machine was copied. The one whose boot is the lower takes
+        another id; a learner that runs here keeps the old one until it ends."""
+        assert self._me is not None
+        other = sighted.double
+        if not other or self._me.boot > other:
+            return
+        try:
+            renewed = renew_machine_id(self._me.peer)
+        except UsageError as error:
+            note = f"another machine has this one's id, and a new one cannot be kept: {error}"
+            if note not in self._notes:
+                self._notes.append(note)
+            return
+        self._notes.append("another machine had this one's id (a copied home folder or virtual machine): this one has a new id")
+        self._me = msgspec.structs.replace(self._me, peer=renewed)
+        sighted.renamed(renewed)
+
+    def _look_at_hardware(self) -> None:
+        names, memory_bytes = accelerators()
+        with self._lock:
+            assert self._me is not None
+            self._me = msgspec.structs.replace(self._me, accelerators=names, memory_bytes=memory_bytes)

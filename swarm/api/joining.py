@@ -1,0 +1,446 @@
+"""What stands between this machine and a run: looked at again with every poll, for the Join screen and `swarm join`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+import msgspec
+import psutil
+
+from swarm import __version__
+from swarm.api.finding import ended, foreign_program
+from swarm.core.errors import (
+    DataMissing,
+    DeviceUnavailable,
+    FormatMismatch,
+    MailboxError,
+    MailboxMoved,
+    RecordError,
+    RunError,
+    RunNotFound,
+    SwarmError,
+    TaskUnknown,
+    UsageError,
+)
+from swarm.core.finetune import FineTune
+from swarm.core.joining import Fault, JoinFacts, Passphrase, join_ticks
+from swarm.core.keys import RunKeys
+from swarm.core.lines import Envelope
+from swarm.core.manifest import Manifest
+from swarm.core.mounting import Desktop, Share, Way, share_of, way, ways_in_words
+from swarm.core.records import Role
+from swarm.core.sentences import plain
+from swarm.core.sightings import SeenRun, Sightings
+from swarm.core.state import RunState
+from swarm.core.ticks import Tick, passed
+from swarm.core.trust import SwarmKey
+from swarm.host import settings
+from swarm.host.mounts import Finder, desktop
+from swarm.host.mounts import mount as run_mount
+from swarm.learners.devices import resolve
+from swarm.mailbox import open_mailbox
+from swarm.mailbox.probe import Finding, probe
+from swarm.mailbox.threads import DaemonThreads
+from swarm.mailbox.waiting import in_time
+from swarm.manifests import read_manifest
+from swarm.tasks import registry
+from swarm.watch import RunWatch, known_mailboxes, now_s
+
+AGAIN_S = 30.0  # after which a share that worked is tried out again
+SOON_S = 0.5  # for which a poll waits for what may take long
+_NEEDED = ("folder", "file system", "mailbox", "writable", "exclusive rename")
+_NETWORK = {"network", "address"}
+
+
+class Joining(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a machine is on its way to a run."""
+
+    run: str
+    name: str
+    ticks: tuple[Tick, ...] = ()
+    location: str | None = None  # of the mailbox, here
+    manifest: Manifest | None = None
+    looked: bool = False  # whether the mailbox was looked for
+    share: Share | None = None
+    way: Way | None = None  # how that is mounted here
+
+    @property
+    def passed(self) -> bool:
+        """Whether it can be joined."""
+        return bool(self.ticks) and self.location is not None and passed(self.ticks)
+
+    @property
+    def unmounted(self) -> bool:
+        """Whether the mailbox is nowhere here: nothing more can be told before it is."""
+        return self.looked and self.location is None
+
+    @property
+    def settled(self) -> bool:
+        """Whether looking longer tells nothing more."""
+        failed = any(tick.verdict == "failed" for tick in self.ticks)
+        known = bool(self.ticks) and all(tick.verdict != "checking" for tick in self.ticks)
+        return known or self.unmounted or (failed and self.manifest is None)
+
+
+class JoinWatch:
+    """Follows one run that this machine does not take part in. One poll at a time."""
+
+    def __init__(
+        self,
+        run: str,
+        *,
+        name: str = "",
+        location: str | None = None,
+        mailbox: str = "",
+        known: Sequence[str] | None = None,
+        role: Role = "both",
+        framework: str = "auto",
+        device: str = "auto",
+        own_data: bool = False,
+        own_model: bool = False,
+        finder: Finder | None = None,
+        system: Desktop | None = None,
+    ) -> None:
+        """`run`: id; `location`: of its mailbox, if that is known; else `mailbox`, its id, is looked for among the folders
+        `known` (None: those of the settings) and what is mounted. `system`: None: this machine's."""
+        self._facts = JoinFacts(
+            name=name or run, mailbox=mailbox, version=__version__, role=role, own_data=own_data, own_model=own_model
+        )
+        self._run, self._given, self._known = run, location, known
+        self._framework, self._device = framework, device
+        self._finder = finder or Finder()
+        self._system = system
+        self._seen: SeenRun | None = None
+        self._location: str | None = None  # that the run was read from
+        self._watch: RunWatch | None = None
+        self._lost: Fault | None = None  # why the share does not answer just now
+        self._unfit: Fault | None = None  # what is wrong with it as a mailbox
+        self._probing: asyncio.Task[list[Finding]] | None = None
+        self._probed_s: float | None = None
+        self._tasks = DaemonThreads(1)
+        self._checking: asyncio.Task[_TaskCheck] | None = None
+
+    async def poll(self, sightings: Sightings | None = None) -> Joining:
+        """Never raises for what is wrong with the share or the run: a tick says so."""
+        if sightings is not None:
+            self._hear(sightings)
+        location = await self._where()
+        if location is not None:
+            await self._read(location)
+        if self._location is not None:
+            await self._try_out(self._location)
+        await self._check_task()
+        memory = psutil.virtual_memory()
+        self._set(share_fault=self._lost or self._unfit)
+        self._set(free_bytes=memory.available, total_bytes=memory.total)
+        share = self._share
+        how = self._way(share)
+        self._set(mounting=ways_in_words(self._facts.mailbox, share, how))
+        facts = self._facts
+        return Joining(
+            run=self._run,
+            name=facts.manifest.name if facts.manifest is not None else facts.name,
+            ticks=join_ticks(facts),
+            location=facts.location,
+            manifest=facts.manifest,
+            looked=facts.looked,
+            share=share,
+            way=how,
+        )
+
+    def _set(self, **values: object) -> None:
+        self._facts = msgspec.structs.replace(self._facts, **values)
+
+    # The network
+
+    def _hear(self, sightings: Sightings) -> None:
+        found = [seen for seen in sightings.runs if seen.advert.run == self._run]
+        seen = next((each for each in found if each.ours), None) or next(iter(found), None)
+        told_by: tuple[str, ...] = ()
+        if seen is not None:
+            self._seen = seen
+            told_by = seen.peers if _NETWORK & set(seen.how) else ()
+            if not self._facts.mailbox and self._given is None:  # an advert is a hint: a folder that is known says it itself
+                self._set(mailbox=seen.advert.mailbox)
+            if self._facts.name == self._run:
+                self._set(name=seen.advert.name)
+            versions = tuple(p.advert.version for p in sightings.peers if p.advert.name in seen.peers and not p.itself)
+            self._set(advert=seen.advert, their_versions=versions or self._facts.their_versions)
+            if self._facts.manifest is None and seen.advert.signed:
+                key = load_key()
+                self._set(passphrase="missing" if key is None else "right" if seen.ours else "wrong")
+        self._set(listened=True, told_by=told_by)
+
+    @property
+    def _share(self) -> Share | None:
+        manifest, advert = self._facts.manifest, self._facts.advert
+        return share_of(manifest.share if manifest is not None else advert.share if advert is not None else "")
+
+    def _way(self, share: Share | None) -> Way | None:
+        if share is None or self._facts.location is not None:
+            return None
+        return way(share, self._system if self._system is not None else desktop())
+
+    # The share
+
+    async def _where(self) -> str | None:
+        """The mailbox's folder; None: nowhere, or not found yet."""
+        if self._location is not None:
+            return self._location
+        if self._given is not None:
+            return self._given
+        if not self._facts.mailbox:
+            return None
+        share = self._share
+        known = known_mailboxes() if self._known is None else self._known
+        found = await self._finder.find(self._facts.mailbox, known, below=share.below if share is not None else "")
+        self._set(looked=True, location=found.location, hanging=found.hanging)
+        return found.location
+
+    async def _read(self, location: str) -> None:
+        """The run as it stands there now."""
+        try:
+            if self._facts.manifest is None or location != self._location:
+                await self._read_manifest(location)
+            assert self._watch is not None
+            state = await self._watch.poll()
+        except MailboxMoved as error:
+            self._away(location, error)
+        except MailboxError as error:
+            self._set(location=location)
+            self._lost = Fault(str(error), "is the share mounted and reachable? It is tried again")
+        except FormatMismatch as error:
+            self._set(location=location, their_format=error.theirs, run_fault=Fault(str(error)))
+        except RunNotFound as error:
+            self._set(location=location, run_fault=Fault(str(error), "it was deleted, or never was there"))
+        except (RunError, RecordError) as error:
+            self._set(location=location, run_fault=Fault(str(error), "swarm doctor tells more"))
+        else:
+            self._fold(state)
+
+    def _away(self, location: str, error: MailboxMoved) -> None:
+        """The mailbox is not there (any more)."""
+        self._location, self._watch = None, None
+        self._stop_probing()
+        if self._facts.mailbox:  # looked for from now on
+            self._given = None
+            self._set(location=None, share_words=None, share_warning=None)
+            self._lost = self._unfit = None
+        else:
+            self._set(location=location)
+            self._lost = Fault(str(error), f"is the share mounted? `swarm init {location}` makes a mailbox there")
+
+    async def _read_manifest(self, location: str) -> None:
+        """As it stands there, whoever signed it: what that means is a tick of its own."""
+        mailbox = open_mailbox(location)
+        ident = await in_time(mailbox, mailbox.open())
+        self._set(mailbox=self._facts.mailbox or ident)
+        if ident != self._facts.mailbox:
+            raise MailboxMoved(f"{location} is another mailbox ({ident[:8]}…, not {self._facts.mailbox[:8]}…)")
+        manifest = await in_time(mailbox, read_manifest(mailbox, self._run))
+        data = await in_time(mailbox, mailbox.read(RunKeys(self._run).manifest))
+        state, fingerprint = passphrase_of(self._run, data or b"", load_key())
+        self._location, self._watch = location, RunWatch(location, self._run, history=False)
+        self._checking = None
+        self._set(
+            location=location,
+            looked=True,
+            manifest=manifest,
+            run_fault=None,
+            their_format=manifest.format,
+            passphrase=state,
+            fingerprint=fingerprint,
+        )
+
+    def _fold(self, state: RunState) -> None:
+        self._lost = Fault(state.lost, "is the share reachable? It is tried again") if state.lost else None
+        if state.lost:
+            return
+        over = state.phase in ("done", "stopped")
+        program = foreign_program(state.manifest) if state.manifest is not None else ""
+        versions = tuple(v.record.version for v in state.live if v.record is not None)
+        words = ended(state) if over else program or _words(state)
+        self._set(
+            phase=state.phase if state.phase != "unknown" else None,
+            phase_words=words,
+            ended=over or bool(program),
+            trains=bool(state.live),
+            their_versions=versions or self._facts.their_versions,
+        )
+
+    async def _try_out(self, location: str) -> None:
+        """Whether the share works, beside all else: it may take as long as the share likes."""
+        if self._probing is None and (self._probed_s is None or now_s() - self._probed_s >= AGAIN_S):
+            self._probing = asyncio.create_task(probe(location))
+        if self._probing is None:
+            return
+        await asyncio.wait({self._probing}, timeout=SOON_S)
+        if not self._probing.done():
+            return
+        done, self._probing = self._probing, None
+        try:
+            found = done.result()
+        except (SwarmError, OSError) as error:
+            found = [Finding("writable", False, str(error))]
+        wrong = next((f for f in found if not f.ok and f.name in _NEEDED), None)
+        doubtful = next((f for f in found if not f.ok and f.name not in _NEEDED), None)
+        slow = next((f.detail for f in found if f.name == "round trip"), "")
+        self._probed_s = now_s() if wrong is None else None  # what is wrong is tried again with every poll
+        self._unfit = None if wrong is None else Fault(wrong.detail, wrong.remedy)
+        self._set(
+            share_warning=None if doubtful is None else Fault(doubtful.detail, doubtful.remedy),
+            share_words=slow or "yes",
+        )
+
+    def _stop_probing(self) -> None:
+        if self._probing is not None:
+            self._probing.cancel()
+        self._probing, self._probed_s = None, None
+
+    # This machine
+
+    async def _check_task(self) -> None:
+        """On a thread: the packages of other people announce tasks, and data is hashed."""
+        manifest, advert = self._facts.manifest, self._facts.advert
+        if (manifest is None and advert is None) or self._facts.role == "syncer":
+            return
+        if self._checking is None:
+            if manifest is not None:
+                work = self._tasks.run(check_task, manifest, framework=self._framework, device=self._device)
+            else:
+                assert advert is not None
+                work = self._tasks.run(check_named, advert.task, advert.method, framework=self._framework, device=self._device)
+            self._checking = asyncio.create_task(work)
+        await asyncio.wait({self._checking}, timeout=SOON_S)
+        if self._checking.done():
+            found = self._checking.result()
+            if found.fault is not None:
+                self._checking = None  # it may be installed meanwhile
+            self._set(task_fault=found.fault, task_words=found.words, options_fault=found.options, data_fault=found.data)
+
+
+class _TaskCheck(msgspec.Struct, frozen=True):
+    fault: Fault | None = None
+    words: str | None = None
+    options: str = ""  # what is wrong with them
+    data: str = ""
+
+
+def check_task(manifest: Manifest, *, framework: str = "auto", device: str = "auto") -> _TaskCheck:
+    """Whether what a run trains can be trained on this machine."""
+    method = "mlx-lm" if isinstance(manifest.algorithm, FineTune) else ""
+    found = check_named(manifest.task.name, method, framework=framework, device=device)
+    if found.fault is not None or method:
+        return found
+    task = registry.get(manifest.task.name)
+    options = data = ""
+    try:
+        task.options(
+            {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in manifest.task.options.items()}
+        )
+    except UsageError as error:
+        options = str(error)
+    if manifest.task.data and not manifest.files and manifest.model is None:
+        data = _data_fault(manifest)
+    return msgspec.structs.replace(found, options=options, data=data)
+
+
+def check_named(task: str, method: str, *, framework: str = "auto", device: str = "auto") -> _TaskCheck:
+    if method == "mlx-lm":
+        missing = [name for name in ("mlx", "mlx_lm") if not _installed(name)]
+        if missing:
+            words = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed here"
+            return _TaskCheck(Fault(words, "pip install 'homeswarm[mlx-lm]'"))
+        return _TaskCheck(None, "MLX-LM")
+    name = plain(task, 60)
+    if task == registry.LIBRARY:
+        return _TaskCheck(Fault("the run trains a program's own model", "start that program here: it joins by itself"))
+    try:
+        found = registry.get(task)
+        registry.check_installed(found)
+        chosen, place = resolve(framework, device, found.frameworks)
+    except TaskUnknown as error:
+        remedy = f"install the package that brings the task {name!r}, as on the other machines (pip install …)"
+        return _TaskCheck(Fault(plain(str(error), 300), remedy))
+    except (UsageError, DeviceUnavailable) as error:
+        words, _, remedy = str(error).partition(": ")
+        return _TaskCheck(Fault(plain(words, 300), plain(remedy, 200)))
+    return _TaskCheck(None, f"{name}, with {chosen}" + ("" if place == "auto" else f" on {place}"))
+
+
+def _data_fault(manifest: Manifest) -> str:
+    wanted = [(ref.sha256, ref.size_bytes) for ref in manifest.task.data]
+    names = ", ".join(f"{plain(ref.name, 40)} (SHA-256 {ref.sha256[:12]}…)" for ref in manifest.task.data[:3])
+    with contextlib.suppress(DataMissing, UsageError):
+        here = registry.get(manifest.task.name).data(None)
+        if [(ref.sha256, ref.size_bytes) for ref in here] == wanted:
+            return ""
+    return f"the run trains on {names}, which is neither attached to it nor part of the task here"
+
+
+def _installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def load_key() -> SwarmKey | None:
+    """This machine's passphrase; None: it has none."""
+    return None
+
+
+def passphrase_of(run: str, data: bytes, key: SwarmKey | None) -> tuple[Passphrase, str]:
+    """(how a run's manifest record fits this machine's passphrase, the fingerprint of that)."""
+    body, _, rest = data.partition(b"\n")
+    try:
+        signature = msgspec.json.decode(rest, type=Envelope).signature
+    except msgspec.MsgspecError:
+        signature = None
+    mine = key.fingerprint if key is not None else ""
+    if signature is None:
+        return ("open" if key is None else "unasked"), mine
+    if key is None:
+        return "missing", ""
+    right = key.verifies(signature, run=run, key=RunKeys(run).manifest, body=body)
+    return ("right" if right else "wrong"), mine
+
+
+def _words(state: RunState) -> str:
+    learners = [v for v in state.live if v.role != "syncer"]
+    people = f", {len(learners)} learner{'' if len(learners) == 1 else 's'}" if learners else ""
+    if state.phase == "waiting":
+        return plain(f"waiting: {state.waiting}", 200)
+    if state.manifest is not None and isinstance(state.manifest.algorithm, FineTune):
+        return f"{state.phase}{people}"
+    total = f" of {state.total_rounds}" if state.total_rounds is not None else ""
+    return f"{state.phase}, round {state.open_round}{total}{people}"
+
+
+def mount(way: Way, *, quiet: bool = True) -> str:
+    """Run what mounts a share, to its end; what it said if it failed, else ''. Not quiet: it may ask in the terminal."""
+    return run_mount(way, quiet=quiet)
+
+
+def remember(mailbox: str) -> None:
+    """Among the known ones, for the next time. That it cannot be remembered ends nothing."""
+    with contextlib.suppress(UsageError):
+        settings.remember_mailbox(mailbox)
+
+
+def remember_peer(address: str) -> None:
+    """Among the machines that are asked at their addresses, for the next time. Raises UsageError."""
+    settings.remember_peer(address)
+
+
+async def settled_joining(watch: JoinWatch, sightings: Sightings | None = None, *, at_most_s: float = 15.0) -> Joining:
+    """Once nothing more is told by looking longer, or after `at_most_s`."""
+    until_s = now_s() + at_most_s
+    while True:
+        found = await watch.poll(sightings)
+        if found.settled or now_s() >= until_s:
+            return found
+        await asyncio.sleep(0.1)

@@ -1,0 +1,139 @@
+"""Runs that this machine could take part in: of the mailboxes that are known here, and of the network."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from swarm.api.finding import check_joinable, find_run, joinable
+from swarm.api.listening import listen
+from swarm.core.errors import NothingToJoin, RunNotFound, SwarmError, UsageError
+from swarm.core.manifest import Manifest
+from swarm.core.sentences import plain
+from swarm.core.sightings import SeenRun, Sightings
+
+SHOWN = 20
+_OVER = ("done", "stopped")
+
+
+class Offer(msgspec.Struct, frozen=True, kw_only=True):
+    """A run, and where it was found."""
+
+    run: str
+    name: str
+    location: str | None = None  # of its mailbox; None: the network alone tells of it
+    manifest: Manifest | None = None
+    sightings: Sightings = Sightings()
+    mailbox: str = ""  # id of its mailbox, as the network tells it
+
+
+async def offered(
+    text: str | None,
+    locations: Sequence[str],
+    *,
+    network: bool = True,
+    ended: bool = False,
+    listening: Callable[[], object] = lambda: None,
+) -> Offer:
+    """The run that `text` names (a name, an id, or the start of one), in the mailboxes at `locations`, else on the network;
+    without `text` the only one that can be joined. `ended`: also one that has ended. `listening`: called before the network is
+    listened to for some seconds. Raises RunNotFound, RunEnded, NothingToJoin, and what a mailbox raises that cannot be read."""
+    if text is None:
+        return await _only(locations, network=network, listening=listening)
+    found, errors = await _in_all(locations, lambda place: _named(place, text))
+    if found:
+        unique = {offer.run: offer for offer in reversed(found)}  # one mailbox may be mounted twice: the first counts
+        if len(unique) > 1:
+            raise RunNotFound(f"{plain(text)!r} fits several runs: {_listed(unique.values())}")
+        [offer] = unique.values()
+        if not ended:
+            assert offer.location is not None
+            assert offer.manifest is not None
+            await check_joinable(offer.location, offer.manifest)
+        return offer
+    if network:
+        listening()
+        sightings = await listen(lambda seen: bool(_fitting(text, seen.runs)))
+        fitting = _fitting(text, sightings.runs)
+        if len({seen.advert.run for seen in fitting}) == 1:
+            return _heard(fitting[0], sightings)
+        if fitting:
+            raise RunNotFound(f"{plain(text)!r} fits several runs: {_listed(_heard(seen, sightings) for seen in fitting)}")
+    if errors:
+        raise next((error for error in errors if not isinstance(error, RunNotFound)), errors[0])
+    raise UsageError(
+        f"no run {plain(text)!r} on the network, and no mailbox is known here: --mailbox DIR, SWARM_MAILBOX, or "
+        "`swarm init DIR` to make one and remember it"
+    )
+
+
+async def _only(locations: Sequence[str], *, network: bool, listening: Callable[[], object]) -> Offer:
+    found, errors = await _in_all(locations, _joinable)
+    sightings = Sightings()
+    if network:
+        listening()
+        sightings = await listen(lambda seen: False)
+    heard = [
+        _heard(seen, sightings)
+        for seen in sightings.runs
+        if seen.ours and seen.location not in locations and seen.advert.phase not in _OVER
+    ]
+    unique = {offer.run: offer for offer in (*reversed(heard), *reversed(found))}  # a mailbox says more than the network
+    if len(unique) == 1:
+        return next(iter(unique.values()))
+    if not unique:
+        if errors:
+            raise errors[0]
+        where = (
+            f"in {', '.join(locations)}"
+            if locations
+            else "on the network, and no mailbox is known here (--mailbox, `swarm init`)"
+        )
+        raise NothingToJoin(f"no run to join {where}: `swarm start diloco` starts one")
+    every = sorted(unique.values(), key=lambda offer: offer.name)
+    names = "\n".join(
+        f"  {plain(offer.name)}  {offer.run}{'' if offer.location else '  (on the network)'}" for offer in every[:SHOWN]
+    )
+    raise NothingToJoin(f"several runs can be joined: say which, as in `swarm join {plain(every[0].name)}`\n{names}")
+
+
+async def _named(location: str, text: str) -> list[Offer]:
+    manifest = await find_run(location, text)
+    return [Offer(run=manifest.run, name=manifest.name, location=location, manifest=manifest)]
+
+
+async def _joinable(location: str) -> list[Offer]:
+    return [Offer(run=m.run, name=m.name, location=location, manifest=m) for m in await joinable(location)]
+
+
+async def _in_all(locations: Sequence[str], look: Callable[[str], object]) -> tuple[list[Offer], list[SwarmError]]:
+    """(what they offer, in their order, what is wrong with the others)"""
+    results = await asyncio.gather(*(look(place) for place in locations), return_exceptions=True)  # type: ignore[call-overload]
+    offers: list[Offer] = []
+    errors: list[SwarmError] = []
+    for result in results:
+        if isinstance(result, SwarmError):
+            errors.append(result)
+        elif isinstance(result, BaseException):
+            raise result
+        else:
+            offers += result
+    return offers, errors
+
+
+def _fitting(text: str, runs: Iterable[SeenRun]) -> list[SeenRun]:
+    """Those of this swarm first."""
+    every = sorted(runs, key=lambda seen: not seen.ours)
+    exact = [seen for seen in every if text in (seen.advert.run, seen.advert.name)]
+    return exact or [seen for seen in every if text and (seen.advert.run.startswith(text) or seen.advert.name.startswith(text))]
+
+
+def _heard(seen: SeenRun, sightings: Sightings) -> Offer:
+    return Offer(run=seen.advert.run, name=seen.advert.name, sightings=sightings, mailbox=seen.advert.mailbox)
+
+
+def _listed(offers: Iterable[Offer]) -> str:
+    every = sorted({f"{plain(offer.name)} ({offer.run})" for offer in offers})
+    return ", ".join(every[:5]) + (", …" if len(every) > 5 else "")
