@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import secrets
@@ -20,6 +19,7 @@ import msgspec
 from swarm.core.errors import INTERRUPTED, Dropped, UsageError, WorkerFailed
 from swarm.core.events import Building, Ended, Failed, Freed, Held, Joined, Transfer, WorkerEvent
 from swarm.core.jobs import Learn, Order, Process
+from swarm.core.lines import UNREADABLE
 from swarm.core.sentences import transferred
 from swarm.host.children import python
 from swarm.host.identity import PROCESS, boot_id, note_process, started
@@ -80,7 +80,7 @@ class EventTail:
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
         for line in whole.splitlines():
-            with contextlib.suppress(msgspec.MsgspecError):  # of another version
+            with contextlib.suppress(*UNREADABLE):  # of another version
                 yield _EVENT.decode(line)
 
 
@@ -174,7 +174,7 @@ def log_tail(log: Path, lines: int) -> tuple[str, ...]:
             text = file.read().decode(errors="replace")
     except OSError:
         return ()
-    return tuple(text.splitlines()[-lines:])
+    return tuple(text.removesuffix("\n").split("\n")[-lines:]) if text else ()
 
 
 def last_words(folder: Path) -> str:
@@ -290,7 +290,7 @@ def _running(folder: Path) -> int | None:
 def _read(path: Path, type: object) -> object:
     try:
         return msgspec.json.decode(path.read_bytes(), type=type)
-    except (OSError, msgspec.MsgspecError, json.JSONDecodeError):
+    except (OSError, *UNREADABLE):
         return None
 
 

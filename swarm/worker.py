@@ -97,6 +97,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def learn(order: Learn, me: Identity, emit: EventFile) -> int:
     from swarm.runtime.task_files import joined_files
+    from swarm.tasks import registry
 
     leave = _leave_on_signals(emit)
     if (told := manners(order.owner, lower(order.nice))) is not None:
@@ -123,6 +124,7 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
     fine_tunes = isinstance(manifest.algorithm, FineTune)
     if trainable is None and order.role != "syncer" and not fine_tunes:
         _check_own_data(manifest.algorithm, order)
+        registry.get(manifest.task.name, package=manifest.task.package)  # before anything of the run's is fetched
         emit(Building(what=f"{manifest.task.name} for run {manifest.name}"))
         _hold(manifest.algorithm, manifest.task.name, order, wanted=manifest.replay, emit=emit)
         with joined_files(mailbox, manifest, data=order.data, model=order.model, emit=emit) as places:
@@ -210,7 +212,7 @@ def _create(order: Learn, create: CreateRun, me: Identity, mailbox: Mailbox, emi
     if order.join:
         _check_own_data(create.algorithm, order)
     files = new_files(task, create, order, emit)
-    named = TaskRef(name=create.task, options=create.options, data=files.data)
+    named = TaskRef(name=create.task, options=create.options, data=files.data, package=registry.package_of(create.task))
     base_path = None if create.base_model is None else Path(create.base_model)
     begins = "" if base_path is None else f", which begins with {base_path.name}"
     emit(Building(what=f"{create.task} for a new run{begins}"))
@@ -272,7 +274,7 @@ def _build(
     """`places`: of the task's data and of its base model."""
     from swarm.tasks import registry
 
-    task = registry.get(named.name)
+    task = registry.get(named.name, package=named.package)
     framework, device = _place(order, task)
     how: dict[str, Any] = {}
     match algorithm:

@@ -13,6 +13,7 @@ from rich.cells import cell_len, set_cell_size
 NONE = "—"  # a figure that is not known
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_].*?(?:\x07|\x1b\\|$)|[ -/]*[0-~])|\x9b[0-?]*[ -/]*[@-~]", re.DOTALL)
 _MARKS = 2  # combining marks kept on one letter: enough for every script, too few to climb over other lines
+_BLANK = "\u115f\u1160\u2800\u3164\uffa0"  # letters that show nothing
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -28,7 +29,7 @@ def plain(text: str, limit: int = 200) -> str:
     for char in text:
         kind = unicodedata.category(char)
         marks = marks + 1 if kind[0] == "M" else 0
-        if char in "\t\n\v\f\r" or kind[0] == "Z":
+        if char in "\t\n\v\f\r" or kind[0] == "Z" or char in _BLANK:
             out.append(" ")
         elif kind[0] != "C" and marks <= _MARKS and not "\ufe00" <= char <= "\ufe0f":
             out.append(char)

@@ -19,7 +19,7 @@ def evaluation_lines(state: api.RunState) -> Iterator[str]:
     newest = state.evals[-1] if state.evals else None
     if newest is None or state.manifest is None or api.accuracy(newest.metrics) is None:
         return
-    metrics = "  ".join(f"{plain(name)} {number(value)}" for name, value in newest.metrics.items())
+    metrics = plain("  ".join(f"{plain(name)} {number(value)}" for name, value in newest.metrics.items()), 300)
     whose = plain(api.labelled(newest, state.manifest.algorithm), 200)
     yield f"{metrics}  val {number(newest.loss)}  round {newest.round}, {whose}"
 

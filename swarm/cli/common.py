@@ -177,8 +177,8 @@ def put(record: Any) -> None:
     import msgspec
 
     text = msgspec.json.encode(record, enc_hook=str).decode()
-    # JSON leaves C1 controls and the like as they are, which a terminal would obey; outside strings there are none.
-    sys.stdout.write("".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text) + "\n")
+    # JSON leaves C1 controls, directions and the like as they are, which a terminal would obey: all but ASCII is escaped.
+    sys.stdout.write("".join(c if " " <= c <= "~" else json.dumps(c)[1:-1] for c in text) + "\n")
     sys.stdout.flush()
 
 

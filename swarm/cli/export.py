@@ -89,7 +89,7 @@ def _harmless(value: Any) -> Any:
     """Text comes from other machines, and a spreadsheet takes some for a formula."""
     if isinstance(value, bool):
         return str(value).lower()
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@") else value
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
 
 
 def _as_lines(rows: list[dict[str, Any]]) -> bytes:

@@ -13,11 +13,12 @@ from typing import Any
 import click
 
 from swarm.core.errors import UsageError
-from swarm.core.sentences import plain
+from swarm.core.plaintext import plain, shown
 
 TABLES = ("options", "optimizer-options")
 """Keys that hold a table: options of the task, and of the framework's own optimizer."""
 METHODS = ("diloco", "fedavg")
+MAX_BYTES = 256 << 10
 _META = "swarm.jobfile"
 _NOT_THERE = ("config", "task_options", "optimizer_options", "as_json", "help")  # by the names of their parameters
 
@@ -63,8 +64,9 @@ class _JobFile:
         self._given: set[str] = set()
         try:
             document = tomllib.loads(self._text)
-        except tomllib.TOMLDecodeError as error:
-            raise UsageError(f"{path}: no TOML: {error}") from None
+        except (ValueError, RecursionError) as error:  # TOMLDecodeError, or a number of more digits than Python reads
+            words = "nested too deeply" if isinstance(error, RecursionError) else plain(str(error), 300)
+            raise UsageError(f"{path}: no TOML: {words}") from None
         self._take(document, "")
 
     def _take(self, table: Mapping[str, Any], inside: str) -> None:
@@ -90,7 +92,8 @@ class _JobFile:
         if method != self._method:
             known = method in METHODS
             hint = f"`swarm start {method} -c {self._path}`" if known else f"there are {' and '.join(METHODS)}"
-            raise UsageError(f"{self._place('method')}: a job for {plain(str(method))}, not for {self._method}: {hint}")
+            which = plain(method) if isinstance(method, str) else shown(method)
+            raise UsageError(f"{self._place('method')}: a job for {which}, not for {self._method}: {hint}")
 
     def _once(self, key: str, written: str) -> None:
         if key in self._given:
@@ -98,8 +101,8 @@ class _JobFile:
         self._given.add(key)
 
     def _plain(self, name: str, value: Any, where: str) -> Any:
-        if not isinstance(value, str | int | float | bool):
-            raise UsageError(f"{self._place(name)}: {where} {name} must be one value, got {plain(str(value), 40)}")
+        if not (isinstance(value, str | float | bool) or _is_int(value)):
+            raise UsageError(f"{self._place(name)}: {where} {name} must be one value, got {shown(value, 40)}")
         return value
 
     def _checked(self, param: click.Option, key: str, value: Any) -> Any:
@@ -107,17 +110,17 @@ class _JobFile:
         if isinstance(kind, click.types.BoolParamType):
             ok, words = isinstance(value, bool), "true or false"
         elif isinstance(kind, click.types.IntParamType):
-            ok, words = type(value) is int, "a whole number"
+            ok, words = _is_int(value), "a whole number"
         elif isinstance(kind, click.types.FloatParamType):
-            ok, words = type(value) in (int, float), "a number"
+            ok, words = _is_int(value) or type(value) is float, "a number"
         elif isinstance(kind, click.Choice):
             ok, words = isinstance(value, str), f"one of {', '.join(map(str, kind.choices))}"
         elif isinstance(kind, click.types.StringParamType):
             ok, words = isinstance(value, str), "a text"
         else:  # it says itself what it takes
-            ok, words = type(value) in (int, str), ""
+            ok, words = _is_int(value) or isinstance(value, str), ""
         if not ok:
-            raise UsageError(f"{self._place(key)}: {key} must be {words or 'one value'}, got {plain(repr(value), 40)}")
+            raise UsageError(f"{self._place(key)}: {key} must be {words or 'one value'}, got {shown(value, 40)}")
         try:
             return kind.convert(value, param, self._ctx)
         except click.BadParameter as error:
@@ -141,9 +144,18 @@ class _JobFile:
         return f"{self._path}, line {lines[-1]}" if lines else self._path
 
 
+def _is_int(value: Any) -> bool:
+    """Whether it is a whole number, of a size that can be written down."""
+    return type(value) is int and value.bit_length() < 64
+
+
 def _read(path: str) -> str:
     try:
-        return Path(path).expanduser().read_text(encoding="utf-8")
+        with Path(path).expanduser().open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise UsageError(f"{path}: more than {MAX_BYTES} bytes are no job")
+        return data.decode().replace("\r\n", "\n")
     except UnicodeDecodeError:
         raise UsageError(f"{path}: no TOML: it is not a text in UTF-8") from None
     except (OSError, RuntimeError) as error:

@@ -82,7 +82,8 @@ class _Lines:
                 self._offset = file.tell()
         except OSError:
             return
-        yield from data.decode(errors="replace").splitlines()
+        # Not splitlines(), which takes a few other characters for the end of a line too.
+        yield from data.decode(errors="replace").removesuffix("\n").split("\n") if data else ()
 
 
 @click.command()

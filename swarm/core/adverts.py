@@ -15,9 +15,10 @@ import msgspec
 from swarm.core.checks import MAX_COUNT, MAX_ROUND
 from swarm.core.errors import AdvertError
 from swarm.core.ids import is_run_id
+from swarm.core.lines import UNREADABLE
 from swarm.core.manifest import FORMAT
 from swarm.core.sentences import plain
-from swarm.core.trust import SwarmKey
+from swarm.core.trust import TAG_DIGITS, SwarmKey
 
 PEER_SERVICE = "_swarm-peer._tcp.local."
 RUN_SERVICE = "_swarm-run._tcp.local."
@@ -161,7 +162,7 @@ def hello_of(data: bytes) -> Hello:
         raise AdvertError(f"an answer of more than {MAX_HELLO_BYTES} bytes")
     try:
         found = msgspec.json.decode(data, type=Hello)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+    except UNREADABLE as error:
         raise AdvertError(f"an answer that is none: {plain(str(error), 200)}") from None
     if not -1e12 < found.clock_s < 1e12:
         raise AdvertError("a clock that is none")
@@ -181,7 +182,7 @@ def checked_peer(advert: PeerAdvert) -> PeerAdvert:
         accelerators=tuple(plain(each, NAME_CHARACTERS) for each in advert.accelerators[:8]),
         mailboxes=tuple(each for each in advert.mailboxes[:MAILBOXES] if _is_hex(each, 32)),
         sees=tuple(each for each in advert.sees[:SEEN] if _is_hex(each, 8)),
-        tag=advert.tag[:64],
+        tag=plain(advert.tag, TAG_DIGITS),
     )
 
 
@@ -193,7 +194,7 @@ def checked_run(advert: RunAdvert) -> RunAdvert:
         raise AdvertError(f"no run id: {plain(advert.run, 40)}")
     if advert.rounds is not None and not 1 <= advert.rounds <= MAX_ROUND:
         raise AdvertError("a number of rounds that no run has")
-    share = advert.share if len(advert.share.encode()) <= SHARE_BYTES and advert.share.isprintable() else ""
+    share = advert.share if advert.share.isprintable() and len(advert.share.encode()) <= SHARE_BYTES else ""
     return msgspec.structs.replace(
         advert,
         name=plain(advert.name, NAME_CHARACTERS) or "?",
@@ -201,7 +202,7 @@ def checked_run(advert: RunAdvert) -> RunAdvert:
         task=plain(advert.task, NAME_CHARACTERS),
         phase=plain(advert.phase, 20),
         share=share,
-        tag=advert.tag[:64],
+        tag=plain(advert.tag, TAG_DIGITS),
     )
 
 
@@ -223,7 +224,7 @@ def _is_address(text: str) -> bool:
         ipaddress.ip_address(text)
     except ValueError:
         return False
-    return True
+    return len(text) <= 60 and text.isascii() and text.isprintable()  # what follows a '%' may be anything
 
 
 def _txt(advert: Advert, names: Mapping[str, str]) -> dict[str, str]:
@@ -281,5 +282,5 @@ def _read(txt: Mapping[str, str | None], names: Mapping[str, str], type: type[T]
             values[field] = text
     try:
         return msgspec.convert(values, type)
-    except msgspec.ValidationError as error:
+    except UNREADABLE as error:
         raise AdvertError(plain(str(error), 200)) from None

@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from swarm.core.errors import UsageError
 from swarm.core.options import MAX_REAL, check_ranges
+from swarm.core.plaintext import shown
 
 FineTuneType: TypeAlias = Literal["lora", "dora", "full"]
 FineTuneOptimizer: TypeAlias = Literal["adam", "adamw", "muon", "sgd", "adafactor"]
@@ -273,18 +274,18 @@ def from_config(config: Mapping[Any, Any]) -> tuple[dict[str, Any], Places]:
         if key in REFUSED:
             harmless, why = REFUSED[key]
             if value not in harmless:
-                raise UsageError(f"{key}: {value!r:.60}: {why}")
+                raise UsageError(f"{key}: {shown(value)}: {why}")
         elif key in PLACES:
             if value is not None and not isinstance(value, str):
-                raise UsageError(f"{key} must be a text, got {value!r:.60}")
+                raise UsageError(f"{key} must be a text, got {shown(value)}")
             if value is not None:
                 places[key] = value
         elif key in known:
             if value is not None:
                 values[key] = value
         else:
-            close = difflib.get_close_matches(str(key), [*known, *PLACES], 1)
-            raise UsageError(f"{key!r:.60} is no option of mlx_lm.lora" + (f"; did you mean {close[0]}?" if close else ""))
+            close = difflib.get_close_matches(key[:60] if isinstance(key, str) else "", [*known, *PLACES], 1)
+            raise UsageError(f"{shown(key)} is no option of mlx_lm.lora" + (f"; did you mean {close[0]}?" if close else ""))
     finetune(values)
     return values, Places(**places)
 

@@ -13,6 +13,9 @@ from swarm.core.manifest import FORMAT
 
 MAX_RECORD_BYTES = 64 << 20  # a schema of a hundred thousand tensors fits; nothing larger is read
 
+UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
+"""What msgspec raises of bytes that are no such value: no JSON, of other types, no UTF-8, or nested too deeply."""
+
 T = TypeVar("T", bound=msgspec.Struct)
 
 
@@ -70,7 +73,7 @@ def decode_needed(data: bytes, type: type[T], *, where: str) -> T:
 def _json(line: bytes, type: type[T], where: str) -> T:
     try:
         return msgspec.json.decode(line, type=type)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+    except UNREADABLE as error:
         raise RecordError(f"{where}: {error}") from error
 
 

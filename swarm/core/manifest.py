@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
+import re
 from typing import Literal
 
 import msgspec
@@ -24,6 +25,9 @@ MAX_FILES = 1000  # attached to one run
 MAX_FILE_BYTES = 1 << 40
 MAX_CHUNK_BYTES = 64 << 20  # is held in memory
 MAX_CHUNKS = 10**6  # what six digits of a key can say
+
+_PACKAGE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
+"""The grammar of Python's packages: a shell takes no such name for anything else."""
 
 
 class Marker(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,9 +56,12 @@ class TaskRef(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     options: dict[str, int | float | str | bool] = {}
     data: tuple[DataRef, ...] = ()
+    package: str = ""  # that the task came in where the run was made, for people; "": swarm's own
 
     def __post_init__(self) -> None:
         check_name("task name", self.name)
+        if self.package and not _PACKAGE.fullmatch(self.package):
+            raise ValueError(f"package must be the name of one, got {self.package!r:.100}")
         if len(self.options) > MAX_OPTIONS or any(len(option) > 200 for option in self.options):
             raise ValueError(f"options must be at most {MAX_OPTIONS}, with names of at most 200 characters")
         for option, value in self.options.items():

@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from swarm.core.errors import UsageError
 from swarm.core.finetune import MAX_RANKS, FineTune
+from swarm.core.lines import UNREADABLE
 from swarm.core.options import check_ranges
 from swarm.core.ranks import Backend
 
@@ -61,7 +62,7 @@ def decode_plan(text: str | bytes) -> RankPlan:
     """Raises UsageError."""
     try:
         return msgspec.json.decode(text, type=RankPlan)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+    except UNREADABLE as error:
         raise UsageError(f"no plan of a rank: {error}") from error
 
 
@@ -86,7 +87,7 @@ def decode_command(line: bytes) -> RankCommand:
     try:
         msgspec.json.decode(line, type=_Named)  # where only one class is possible, msgspec lets its tag be missing
         return msgspec.json.decode(line, type=RankCommand)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+    except UNREADABLE as error:
         raise UsageError(f"no command of a rank: {error}") from error
 
 
@@ -197,5 +198,8 @@ def encode_event(event: RankEvent) -> bytes:
 
 
 def decode_event(line: bytes) -> RankEvent:
-    """Raises msgspec.MsgspecError."""
-    return msgspec.json.decode(line, type=RankEvent)
+    """Raises UsageError."""
+    try:
+        return msgspec.json.decode(line, type=RankEvent)
+    except UNREADABLE as error:
+        raise UsageError(f"no event of a rank: {error}") from error

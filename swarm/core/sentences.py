@@ -39,6 +39,7 @@ from swarm.core.events import (
     WorkerEvent,
 )
 from swarm.core.finetune import FineTune
+from swarm.core.plaintext import plain as plain
 from swarm.core.records import Rejected, RejectReason, RoundRecord
 from swarm.core.specs import Algorithm, DiLoCo, FedAvg
 
@@ -76,7 +77,7 @@ def sentence(event: WorkerEvent) -> str | None:
             return _closed(event)
         case Evaluated():
             metrics = "".join(f"  {plain(k)} {v:.3f}" for k, v in event.metrics.items())
-            return f"round {event.round}: validation loss {number(event.loss, 4)}{metrics}"
+            return f"round {event.round}: validation loss {number(event.loss, 4)}{plain(metrics, 300)}"
         case ShareLost():
             return f"the mailbox does not answer ({plain(event.reason, 200)}): training goes on, and it is tried again"
         case ShareBack():
@@ -163,7 +164,7 @@ def _closed(event: RoundClosed) -> str:
     first, last = shown.pop("first_loss", None), shown.pop("last_loss", None)  # of the clients' steps
     if first is not None and last is not None:
         loss += f" ({number(first)} → {number(last)})"
-    metrics = "".join(f"  {plain(name)} {number(value)}" for name, value in shown.items())
+    metrics = plain("".join(f"  {plain(name)} {number(value)}" for name, value in shown.items()), 300)
     return f"round {event.round} closed{of}{who}{loss}{metrics}{why}{rejected}"
 
 
@@ -281,12 +282,6 @@ def norms(record: RoundRecord) -> str:
         return ""
     ends = dict.fromkeys((f"{min(known):.3g}", f"{max(known):.3g}"))
     return "–".join(ends)
-
-
-def plain(text: str, limit: int = 80) -> str:
-    """Text that may come from another machine: printable characters only, bounded."""
-    cleaned = "".join(c if c.isprintable() else "·" for c in text)
-    return cleaned if len(cleaned) <= limit else cleaned[: limit - 1] + "…"
 
 
 def counted(n: int, noun: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import msgspec
@@ -12,6 +13,7 @@ from swarm.core.options import check_ranges
 from swarm.core.training import LocalTraining
 
 DeltaDtype = Literal["F32", "F16", "BF16", "F8_E4M3", "F4"]
+_PLAIN_NUMBER = re.compile(r"[0-9.eE+-]{1,30}")
 WideDtype = Literal["F32", "F16", "BF16"]
 
 
@@ -193,13 +195,14 @@ Algorithm: TypeAlias = ByRounds | FineTune
 
 def dealing(partition: str) -> tuple[Literal["iid", "dirichlet", "by-label"], float]:
     """How a FedAvg's data is dealt out, with α or the number of labels (0 for iid). Raises ValueError."""
-    kind, _, text = partition.partition(":")
+    kind, colon, text = partition.partition(":")
     try:
-        if kind == "iid" and not text:
+        if kind == "iid" and not colon:
             return "iid", 0.0
-        if kind == "dirichlet" and 0 < float(text) <= 1e6:
+        # float() takes blanks of every kind, and any number of digits
+        if kind == "dirichlet" and _PLAIN_NUMBER.fullmatch(text) and 0 < float(text) <= 1e6:
             return "dirichlet", float(text)
-        if kind == "by-label" and text.isascii() and text.isdecimal() and 1 <= int(text) <= 10_000:
+        if kind == "by-label" and text.isascii() and text.isdecimal() and len(text) <= 5 and 1 <= int(text) <= 10_000:
             return "by-label", float(text)
     except ValueError:
         pass

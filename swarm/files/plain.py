@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from typing import Any
 
 from swarm.core.errors import FileRefused
@@ -18,6 +19,7 @@ SUFFIXES = (
 )  # fmt: skip
 HEAD_BYTES = 64 << 10  # what is judged, or the whole file if it is shorter
 MAX_SAFETENSORS_HEADER = 100_000_000  # the format's own limit
+MAX_ARRAY_HEADER = 10_000  # NumPy's own
 
 _MAGIC: tuple[tuple[bytes, str], ...] = (
     (rb"\x80[\x02-\x05]", "a pickle"),
@@ -72,10 +74,12 @@ def _wrong_array(head: bytes) -> str | None:
         return "no NumPy array"
     begin = 10 if head[6] == 1 else 12
     length = int.from_bytes(head[8:begin], "little")
-    if begin + length > len(head):
+    if begin + length > len(head) or length > MAX_ARRAY_HEADER:
         return "its header is too long"
     try:
-        header = ast.literal_eval(head[begin : begin + length].decode("utf-8" if head[6] == 3 else "latin-1").strip())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of Python, about how the header is written
+            header = ast.literal_eval(head[begin : begin + length].decode("utf-8" if head[6] == 3 else "latin-1").strip())
         objects = _has_objects(header["descr"])
     except (ValueError, SyntaxError, KeyError, TypeError, MemoryError, RecursionError):
         return "its header cannot be read"

@@ -15,7 +15,12 @@ from tomlkit.exceptions import TOMLKitError
 
 from swarm.core.errors import UsageError
 from swarm.core.owner import parse_hours
+from swarm.core.plaintext import plain, shown
 from swarm.host.paths import settings_file
+
+MAX_BYTES = 64 << 10
+UNREADABLE = (OSError, TOMLKitError, ValueError, RecursionError)
+"""What is raised of a file that is no TOML: a text that is no UTF-8, and a number of too many digits, are ValueErrors."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,10 +43,10 @@ def load() -> tuple[Settings, tuple[str, ...]]:
     """(settings, what was wrong with the file). A missing file is no fault."""
     path = settings_file()
     try:
-        document = tomlkit.parse(path.read_text()).unwrap()
+        document = _parsed(path).unwrap()
     except FileNotFoundError:
         return Settings(), ()
-    except (OSError, UnicodeDecodeError, TOMLKitError) as error:
+    except UNREADABLE as error:
         return Settings(), (f"{path}: {_why(error)}: the defaults are used",)
     faults = []
     good = {}
@@ -50,16 +55,15 @@ def load() -> tuple[Settings, tuple[str, ...]]:
         if name not in fields:
             close = difflib.get_close_matches(name, fields, 1)
             hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(fields)}"
-            faults.append(f"{path}: unknown setting {name[:40]!r}: {hint}")
+            faults.append(f"{path}: unknown setting {shown(name, 40)}: {hint}")
             continue
         try:
             converted = msgspec.convert(value, fields[name].type)
             if name in _CHECKS:
                 _CHECKS[name](converted)
             good[name] = converted
-        except ValueError as error:
-            shown = repr(value) if len(repr(value)) <= 40 else f"{repr(value)[:39]}…"
-            faults.append(f"{path}: {name} = {shown}: {error}: the default is used")
+        except (ValueError, RecursionError) as error:  # msgspec.ValidationError is a ValueError
+            faults.append(f"{path}: {name} = {shown(value, 40)}: {plain(str(error), 200)}: the default is used")
     return Settings(**good), tuple(faults)
 
 
@@ -81,10 +85,10 @@ def remember_peer(address: str) -> None:
 def _write(setting: str, values: list[str]) -> None:
     path = settings_file().resolve()  # where a link to it leads: the link stays
     try:
-        document = tomlkit.parse(path.read_text())
+        document = _parsed(path)
     except FileNotFoundError:
         document = tomlkit.document()
-    except (OSError, UnicodeDecodeError, TOMLKitError) as error:
+    except UNREADABLE as error:
         raise UsageError(f"{path} cannot be read, so it is not changed: {_why(error)}") from error
     document[setting] = values
     staged = path.with_name(f".{path.name}.{os.getpid()}")
@@ -98,8 +102,19 @@ def _write(setting: str, values: list[str]) -> None:
         raise UsageError(f"{path} cannot be written: {_why(error)}") from error
 
 
+def _parsed(path: Path) -> tomlkit.TOMLDocument:
+    """Raises one of UNREADABLE."""
+    with path.open("rb") as file:
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"more than {MAX_BYTES} bytes are no settings")
+    return tomlkit.parse(data.decode())
+
+
 def _why(error: Exception) -> str:
-    return (isinstance(error, OSError) and error.strerror) or str(error)
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    return plain((isinstance(error, OSError) and error.strerror) or str(error), 200)
 
 
 def mailbox_location(given: str | None) -> str:

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import msgspec
 
+from swarm.core.errors import UsageError
 from swarm.core.rankenv import VARIABLES, group_environment, group_file
 from swarm.core.rankjob import Halt, Phase, RankEnded, RankEvent, RankPlan, decode_event, encode_command
 from swarm.core.ranks import Plan
@@ -108,7 +109,7 @@ class Child:
     def _read(self) -> None:
         assert self.process.stdout is not None
         while line := self.process.stdout.readline(LINE_BYTES):
-            with contextlib.suppress(msgspec.MsgspecError):
+            with contextlib.suppress(UsageError):
                 event = decode_event(line)
                 if isinstance(event, RankEnded):
                     self.last = event

@@ -9,7 +9,8 @@ from typing import Any
 from swarm.core.errors import UsageError
 from swarm.core.finetune import Places, from_config
 
-MAX_BYTES = 1 << 20
+MAX_BYTES = 64 << 10
+MAX_DEPTH = 50  # of brackets: PyYAML takes time by the square of it
 FLOAT = re.compile(r"^[-+]?(\d[\d_]*)(\.[\d_]*)?[eE][-+]?\d+$")  # YAML 1.1 takes 1e-5 for a text, MLX-LM for a number
 
 
@@ -20,7 +21,12 @@ def read_config(path: Path) -> tuple[dict[str, Any], Places]:
     except ImportError as error:
         raise UsageError(f"{path}: to read it, PyYAML must be installed; it comes with swarm's extra mlx-lm") from error
 
-    Loader: Any = type("Loader", (yaml.SafeLoader,), {})  # never the others, which make any object
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]  # never the others, which make any object
+        def fetch_flow_collection_start(self, token: Any) -> None:
+            if self.flow_level >= MAX_DEPTH:
+                raise ValueError("nested too deeply")
+            super().fetch_flow_collection_start(token)
+
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", FLOAT, list("-+0123456789"))
     try:
         with path.open("rb") as file:
@@ -30,7 +36,9 @@ def read_config(path: Path) -> tuple[dict[str, Any], Places]:
         config = yaml.load(data, Loader)  # a subclass of the safe one
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except UsageError:
+        raise
+    except Exception as error:  # PyYAML's own errors, and whatever its constructors run into
         raise UsageError(f"{path}: no YAML: {' '.join(str(error).split()):.200}") from error
     if config is None:
         config = {}

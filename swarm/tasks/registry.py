@@ -37,8 +37,8 @@ def broken() -> dict[str, str]:
     return _announced()[1]
 
 
-def get(name: str) -> Task:
-    """Raises TaskUnknown, which names the installed ones."""
+def get(name: str, *, package: str = "") -> Task:
+    """Raises TaskUnknown, which names the installed ones, and the `package` that a manifest says the task comes in."""
     if name == LIBRARY:
         raise TaskUnknown("the run trains a program's own model: it is joined by starting that program here")
     if name in _BUILT_IN:
@@ -52,7 +52,17 @@ def get(name: str) -> Task:
     installed = sorted({*_BUILT_IN, *found})
     close = difflib.get_close_matches(name, installed, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
+    if package:
+        hint = f"the run was made with the package {package}: if you trust that, pip install {package}; "
     raise TaskUnknown(f"no task {name!r} is installed here; {hint}installed: {', '.join(installed)}")
+
+
+def package_of(name: str) -> str:
+    """The package that an installed task comes in; "": swarm's own, or not known."""
+    if name in _BUILT_IN:
+        return ""
+    points = sorted(entry_points(group=GROUP, name=name), key=lambda point: point.value)
+    return next((point.dist.name for point in points if point.dist is not None), "")
 
 
 def check_installed(task: Task) -> None:

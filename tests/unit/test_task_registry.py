@@ -50,6 +50,18 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     return installed
 
 
+def test_a_task_that_is_missing_names_the_package_that_brings_it(install: Install) -> None:
+    with pytest.raises(TaskUnknown, match=r"no task 'digits' is installed here; .*pip install swarm-digits; installed: charlm"):
+        registry.get("digits", package="swarm-digits")
+    install("swarm_digits", THIRD_PARTY.format(name="digits"), "digits = swarm_digits:TASK")
+    assert registry.get("digits", package="another").name == "digits"
+    assert (registry.package_of("digits"), registry.package_of("charlm"), registry.package_of("none")) == (
+        "swarm_digits",
+        "",
+        "",
+    )
+
+
 def test_the_built_in_tasks_are_listed_and_found() -> None:
     frameworks = dict.fromkeys(("charlm", "lenet5", "mlp"), ("torch", "mlx")) | {"lora": ("mlx",)}
     assert frameworks.keys() <= set(registry.names())

@@ -1,0 +1,106 @@
+"""Every screen, over states whose every text is nasty: what is painted is plain, and fits."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.fuzz.poison import WORST, poisoned, unseemly
+
+LARGE, SMALL = (120, 36), (60, 20)
+
+
+@pytest.fixture
+def hostile(fixed: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The makers of fixed states, which fold nothing but poisoned records."""
+    fold = fixed.apply
+    monkeypatch.setattr(fixed.handmade_job, "apply", lambda state, event: fold(state, poisoned(event)))
+    for name in ("run_state", "lost"):
+        maker: Any = getattr(fixed, name)
+        monkeypatch.setitem(maker.__globals__, "apply", lambda state, event: fold(state, poisoned(event)))
+    return fixed
+
+
+def jobs(hostile: SimpleNamespace, state: Any) -> Iterator[Any]:
+    for n, said in enumerate(("failed", "running", "dropped", "starting")):
+        job = hostile.job(id=f"20250301-12000{n}-a1b2c3", state=said, run=state.run, message=WORST, name=WORST)
+        yield msgspec.structs.replace(job, device=WORST)
+
+
+def states(hostile: SimpleNamespace) -> dict[str, Callable[[], Any]]:
+    pause = hostile.Control(action="pause", by="mbp")
+    drop = hostile.Control(action="drop", by="mbp", learner="air", incarnation=1)
+    few = {"closed": 6, "polls": 6}
+    return {
+        "running": lambda: hostile.run_state(**few, silent=("air",)),
+        "waiting": lambda: hostile.run_state(learners=("studio",), closed=0, polls=3),
+        "paused": lambda: hostile.run_state(**few, controls=(pause,)),
+        "dropped": lambda: hostile.run_state(**few, controls=(drop,), syncers=("nas",)),
+        "stopped": lambda: hostile.run_state(**few, stop=True),
+        "lost": lambda: hostile.lost(hostile.run_state(**few), reason=WORST),
+        "fedavg": lambda: hostile.fed_state(**few),
+        "private": lambda: hostile.fed_state(**few, private=True),
+        "job": hostile.job_state,
+        "meeting": lambda: hostile.job_state(meeting=True),
+        "finished": lambda: hostile.job_state(finished=True),
+    }
+
+
+def painted(app: Any) -> list[str]:
+    return ["".join(segment.text for segment in line) for line in app.screen._compositor.render_strips()]
+
+
+def check(app: Any, width: int) -> None:
+    lines = painted(app)
+    assert unseemly("\n".join(lines)) == set()
+    assert max(map(len, lines)) <= width * 3  # two marks on each letter, at most
+
+
+NAMES = ("running", "waiting", "paused", "dropped", "stopped", "lost", "fedavg", "private", "job", "meeting", "finished")
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [*((name, LARGE) for name in NAMES), *((name, SMALL) for name in ("running", "fedavg", "job"))], ids=str
+)
+async def test_a_run_is_shown_plain(hostile: SimpleNamespace, name: str, size: tuple[int, int]) -> None:
+    state = states(hostile)[name]()
+    job = next(jobs(hostile, state))
+    shown = hostile.run_shown(state, job=job, problem=WORST if name == "waiting" else "")
+    app = hostile.app_over(hostile.home_shown(hostile.home(state, jobs=(job,))), shown)
+    async with app.run_test(size=size) as pilot:
+        await pilot.press("enter")
+        await pilot.pause()
+        check(app, size[0])
+        for key in ("d", "l", "escape", "f12", "escape", "S"):
+            await pilot.press(key)
+            check(app, size[0])
+
+
+@pytest.mark.parametrize("size", [LARGE, SMALL], ids=str)
+async def test_home_is_plain(hostile: SimpleNamespace, size: tuple[int, int]) -> None:
+    made = [make() for name, make in states(hostile).items() if name in ("running", "waiting", "fedavg", "job")]
+    every = [msgspec.structs.replace(state, run=f"run{n}aaaa") for n, state in enumerate(made)]
+    found = itertools.chain.from_iterable(jobs(hostile, state) for state in every[:2])
+    home = hostile.home(*every, jobs=tuple(found), problem=WORST, remedy=WORST)
+    app = hostile.app_over(hostile.home_shown(home))
+    async with app.run_test(size=size) as pilot:
+        check(app, size[0])
+        for key in ("j", "j", "f12", "escape", "ctrl+p", "escape", "q"):
+            await pilot.press(key)
+            check(app, size[0])
+
+
+async def test_notes_are_plain(hostile: SimpleNamespace) -> None:
+    """What a toast says when a run changes."""
+    from tui.transitions import run_notes
+
+    made = [make() for name, make in states(hostile).items() if name not in ("job", "meeting", "finished")]
+    every = [run_notes(before, after) for before, after in itertools.permutations(made, 2)]
+    said = [note.text for notes in every for note in notes]
+    assert said
+    assert all(unseemly(text) == set() and "\n" not in text and len(text) < 1000 for text in said)
