@@ -302,7 +302,8 @@ class JoinWatch:
         except (SwarmError, OSError) as error:
             found = [failed("writable", str(error))]
         wrong = next((tick for tick in found if tick.verdict == "failed" and tick.name in _NEEDED), None)
-        doubtful = next((tick for tick in found if tick.verdict != "ok" and tick is not wrong), None)
+        others = (tick for tick in found if tick.verdict != "ok" and tick is not wrong)
+        doubtful = min(others, key=lambda tick: tick.verdict != "failed", default=None)
         slow = next((tick.detail for tick in found if tick.name == "timings"), "")
         self._probed_s = now_s() if wrong is None else None  # what is wrong is tried again with every poll
         self._unfit = None if wrong is None else Fault(wrong.detail, wrong.remedy)
