@@ -31,6 +31,8 @@ from tui.messages import (
     HomeShown,
     JoinPolled,
     JoinShown,
+    NetworkPolled,
+    NetworkShown,
     RunAt,
     RunPolled,
     RunShown,
@@ -39,7 +41,8 @@ from tui.screens.dialogs import CANCEL, Ask, Choice, Option, Page
 from tui.screens.home import HomeScreen
 from tui.screens.join import JoinScreen
 from tui.screens.lists import LiveScreen
-from tui.screens.pages import fact_lines, help_lines
+from tui.screens.network import NetworkScreen
+from tui.screens.pages import fact_lines, help_lines, report_lines
 from tui.screens.palette import Palette
 from tui.screens.run import RunScreen
 from tui.transitions import Note
@@ -56,6 +59,7 @@ class FeedLike(Protocol):
     def mount(self, at: RunAt) -> None: ...
     def add_peer(self, address: str) -> None: ...
     def rescan(self) -> None: ...
+    def examine(self) -> None: ...
     def join(self, at: RunAt) -> None: ...
     def leave(self, job: str) -> None: ...
     def stop(self, at: RunAt) -> None: ...
@@ -86,6 +90,7 @@ class SwarmApp(App[None]):
         self.home: HomeShown | None = None
         self.run_shown: RunShown | None = None
         self.join_shown: JoinShown | None = None
+        self.network: NetworkShown | None = None
         self._told = 0  # the newest note that had its toast
         self._leaving: set[str] = set()  # jobs that we wait for before we quit
 
@@ -127,6 +132,11 @@ class SwarmApp(App[None]):
             return
         self.run_shown = message.shown
         self._tell(message.shown.notes)
+        self._update()
+
+    @on(NetworkPolled)
+    def _network_polled(self, message: NetworkPolled) -> None:
+        self.network = message.shown
         self._update()
 
     @on(JoinPolled)
@@ -233,14 +243,19 @@ class SwarmApp(App[None]):
             self.feed.show(None)
             self.pop_screen()
 
+    def open_network(self) -> None:
+        self.push_screen(NetworkScreen())
+        self.feed.examine()
+
     def action_help(self) -> None:
         self.push_screen(Page("Keys", help_lines()))
 
     def action_facts(self) -> None:
         lines = fact_lines(self.home, self.run_shown, self.feed.facts, size=self.size, theme=self.theme, console=self.console)
-        self.push_screen(Page("Facts for a bug report", lines, copy=self._copy))
+        report = report_lines(self.network.report if self.network else "")
+        self.push_screen(Page("Facts for a bug report", [*lines, *report], copy=self.copy))
 
-    def _copy(self, words: str) -> None:
+    def copy(self, words: str) -> None:
         """OSC 52 does nothing in macOS Terminal: on a Mac of one's own, pbcopy does it."""
         pbcopy = shutil.which("pbcopy") if sys.platform == "darwin" and "SSH_TTY" not in os.environ else None
         if pbcopy:

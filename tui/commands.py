@@ -16,6 +16,7 @@ class Place(Enum):
     HOME = "Home"
     JOIN = "Join"
     RUN = "Run"
+    NETWORK = "Network"
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ KEYS: dict[Place, tuple[Key, ...]] = {
         Key("S", "stop", "stop", "Stop the run under the cursor, for everybody."),
         Key("r", "rescan", "rescan", "Look at all mailboxes again now."),
         Key("p", "peer", "add peer", "Add a machine by its address, where the network does not tell of it by itself."),
+        Key("d", "network", "network", "The other machines, and what swarm doctor finds here."),
         *_panes("runs", "jobs", "machines"),
     ),
     Place.JOIN: (
@@ -80,6 +82,12 @@ KEYS: dict[Place, tuple[Key, ...]] = {
         Key("5", "clients", "clients pane", "Go to the pane: clients, of a FedAvg run.", _PANES),
         Key("d", "details", "details", "A FedAvg run's last round; a data-parallel job's plan, preflight and refusals."),
         Key("m", "metric", "metric", "From the accuracy to the losses, and back, where both are known."),
+    ),
+    Place.NETWORK: (
+        Key("r", "check", "check", "Look at everything again: this machine, its network and the share."),
+        Key("c", "copy", "copy", "Copy a report for a bug report: without names, paths and secrets."),
+        Key("escape", "back", "back", "Back to the list of runs."),
+        *_panes("peers", "checks"),
     ),
     Place.LISTS: (
         Key("s", "sort", "sort", "Sort by the next column; the sorted heading is marked."),

@@ -10,13 +10,14 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from textual.message import Message
 
 from swarm.api import Home, Job, Joining, RunState, Sightings, Way
+from swarm.api import doctor as doctors
 from tui import text
 from tui.messages import (
     RUNNING_JOB,
@@ -27,6 +28,8 @@ from tui.messages import (
     JoinPolled,
     JoinShown,
     LogLine,
+    NetworkPolled,
+    NetworkShown,
     RunAt,
     RunPolled,
     RunShown,
@@ -87,6 +90,19 @@ class Api(Protocol):
     def log_tail(self, job: str, lines: int = 200) -> tuple[str, ...]: ...
 
 
+class Doctor(Protocol):
+    """What the feed needs of `swarm.api.doctor`."""
+
+    async def examine(
+        self,
+        locations: Sequence[str] | None = None,
+        *,
+        sight: doctors.Sight | None = None,
+        told: Callable[[doctors.Examination], object] = ...,
+    ) -> doctors.Examination: ...
+    def report(self, found: doctors.Examination) -> str: ...
+
+
 class Feed:
     """`mailboxes`: locations to follow; None: those of the settings. `clock` is monotonic, `wall` the local time of day."""
 
@@ -97,10 +113,11 @@ class Feed:
         *,
         home_s: float = HOME_S,
         run_s: float = RUN_S,
+        doctor: Doctor = doctors,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], str] = lambda: time.strftime("%H:%M:%S"),
     ) -> None:
-        self._api, self._mailboxes = api, mailboxes
+        self._api, self._mailboxes, self._doctor = api, mailboxes, doctor
         self._home_s, self._run_s = home_s, run_s
         self._clock, self._wall = clock, wall
         self._post: Callable[[Message], object] = lambda message: None
@@ -112,6 +129,9 @@ class Feed:
         self._way: Way | None = None  # how the share of the run that is looked at is mounted
         self._mounting = False
         self._near: Near | None = None
+        self._examining: asyncio.Task[None] | None = None
+        self._network: NetworkShown | None = None
+        self._home: Home | None = None
         self._sightings = Sightings()
         self._noted = 0
         self._facts = Facts()
@@ -141,6 +161,10 @@ class Feed:
 
     def rescan(self) -> None:
         self._call(self._rescan.set)
+
+    def examine(self) -> None:
+        """Look at this machine, its network and the mailboxes, unless that is under way."""
+        self._call(self._examine)
 
     def join(self, at: RunAt) -> None:
         """`at` must name the mailbox's folder, which is remembered."""
@@ -255,7 +279,7 @@ class Feed:
             self._facts = replace(self._facts, home_polls=self._facts.home_polls + 1, home_poll_s=now_s - began_s)
             if polled is not None:
                 notes.extend(self._numbered([*home_notes(home, polled), *mailbox_notes(home, polled)]))
-                home = polled
+                self._home = home = polled
                 faults = await self._tried(in_thread(self._api.settings_faults)) or ()
                 self._sightings = await self._tried(in_thread(near.poll, home)) or self._sightings
                 self._post(
@@ -270,6 +294,7 @@ class Feed:
                         )
                     )
                 )
+            self._tell_network()
             # Not wait_for: it may swallow a cancellation that comes with the event (Python 3.11).
             asked = asyncio.get_running_loop().create_task(self._rescan.wait())
             try:
@@ -277,6 +302,36 @@ class Feed:
             finally:
                 asked.cancel()
             self._rescan.clear()
+
+    def _examine(self) -> None:
+        if self._examining is None or self._examining.done():
+            self._examining = self._spawn(self._follow_examination())
+
+    async def _follow_examination(self) -> None:
+        def told(found: doctors.Examination) -> None:
+            self._tell_network(found)
+
+        async def sight() -> Sightings:
+            return self._sightings
+
+        locations = [view.location for view in self._home.mailboxes] if self._home is not None else self._mailboxes
+        found = await self._tried(self._doctor.examine(locations, sight=sight, told=told))
+        if found is None:
+            self._post(CommandEnded("check", "network", self._problem))
+            return
+        report = await self._tried(in_thread(self._doctor.report, found)) or ""
+        self._tell_network(found, report=report)
+
+    def _tell_network(self, found: doctors.Examination | None = None, *, report: str = "") -> None:
+        """Post what is known: of an examination, if there was one yet, and who is seen just now."""
+        if found is not None:
+            self._network = NetworkShown(found, Sightings(), 0.0, report)
+        if self._network is not None:
+            now_s, seen = self._clock(), self._sightings
+            whole = doctors.refreshed(self._network.found, seen, now_s)
+            now = replace(self._network, found=whole, sightings=seen, now_s=now_s)
+            self._network = now
+            self._post(NetworkPolled(now))
 
     async def _follow_run(self, at: RunAt) -> None:
         watch = self._api.RunWatch(at.mailbox, at.run)

@@ -8,9 +8,10 @@ from typing import Literal, NamedTuple
 from textual.message import Message
 
 from swarm.api import Home, Job, Joining, RunState, Sightings
+from swarm.api.doctor import Examination
 from tui.transitions import Note
 
-Command = Literal["join", "leave", "stop", "pause", "resume", "drop", "mount", "add the peer"]
+Command = Literal["join", "leave", "stop", "pause", "resume", "drop", "mount", "add the peer", "check"]
 RUNNING_JOB = ("starting", "running")
 
 
@@ -77,6 +78,25 @@ class Facts:
     run_polls: int = 0
     run_poll_s: float = 0.0
     errors: tuple[str, ...] = ()  # the last unexpected ones
+
+
+@dataclass(frozen=True)
+class NetworkShown:
+    """What the Network screen shows."""
+
+    found: Examination
+    sightings: Sightings  # newer than those of `found`, as a rule
+    now_s: float  # monotonic, when this was posted
+    report: str = ""  # a page for a bug report, once all is known
+
+
+class NetworkPolled(Message):
+    def __init__(self, shown: NetworkShown) -> None:
+        super().__init__()
+        self.shown = shown
+
+    def can_replace(self, message: Message) -> bool:
+        return isinstance(message, NetworkPolled)
 
 
 class HomePolled(Message):

@@ -35,14 +35,14 @@ from swarm.core.records import Role
 from swarm.core.sentences import plain
 from swarm.core.sightings import SeenRun, Sightings
 from swarm.core.state import RunState
-from swarm.core.ticks import Tick, passed
+from swarm.core.ticks import Tick, failed, passed
 from swarm.core.trust import SwarmKey
 from swarm.host import settings
 from swarm.host.mounts import Finder, desktop
 from swarm.host.mounts import mount as run_mount
 from swarm.learners.devices import resolve
 from swarm.mailbox import open_mailbox
-from swarm.mailbox.probe import Finding, probe
+from swarm.mailbox.probe import probe
 from swarm.mailbox.threads import DaemonThreads
 from swarm.mailbox.waiting import in_time
 from swarm.manifests import read_manifest
@@ -51,7 +51,7 @@ from swarm.watch import RunWatch, known_mailboxes, now_s
 
 AGAIN_S = 30.0  # after which a share that worked is tried out again
 SOON_S = 0.5  # for which a poll waits for what may take long
-_NEEDED = ("folder", "file system", "mailbox", "writable", "exclusive rename")
+_NEEDED = ("folder", "file system", "mailbox", "writable", "exclusive creation")
 _NETWORK = {"network", "address"}
 
 
@@ -118,7 +118,7 @@ class JoinWatch:
         self._watch: RunWatch | None = None
         self._lost: Fault | None = None  # why the share does not answer just now
         self._unfit: Fault | None = None  # what is wrong with it as a mailbox
-        self._probing: asyncio.Task[list[Finding]] | None = None
+        self._probing: asyncio.Task[list[Tick]] | None = None
         self._probed_s: float | None = None
         self._tasks = DaemonThreads(1)
         self._checking: asyncio.Task[_TaskCheck] | None = None
@@ -284,10 +284,10 @@ class JoinWatch:
         try:
             found = done.result()
         except (SwarmError, OSError) as error:
-            found = [Finding("writable", False, str(error))]
-        wrong = next((f for f in found if not f.ok and f.name in _NEEDED), None)
-        doubtful = next((f for f in found if not f.ok and f.name not in _NEEDED), None)
-        slow = next((f.detail for f in found if f.name == "round trip"), "")
+            found = [failed("writable", str(error))]
+        wrong = next((tick for tick in found if tick.verdict == "failed" and tick.name in _NEEDED), None)
+        doubtful = next((tick for tick in found if tick.verdict != "ok" and tick is not wrong), None)
+        slow = next((tick.detail for tick in found if tick.name == "timings"), "")
         self._probed_s = now_s() if wrong is None else None  # what is wrong is tried again with every poll
         self._unfit = None if wrong is None else Fault(wrong.detail, wrong.remedy)
         self._set(

@@ -38,7 +38,7 @@ COMMANDS = {
     "generate": ("runs:generate", "Let a language model of a run write."),
     "rm": ("runs:rm", "Delete a run."),
     "key": ("keys:key", "The swarm's passphrase: make it, show it, take it over."),
-    "doctor": ("mailboxes:doctor", "Check this machine and a mailbox."),
+    "doctor": ("doctor:doctor", "Check this machine, its network and a mailbox."),
     "bench": ("bench:bench", "Measure what an exchange costs here."),
 }
 

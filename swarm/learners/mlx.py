@@ -172,6 +172,22 @@ def device(name: str) -> mx.Device:
     raise UsageError(f"{name!r} is no device of MLX: auto, cpu or metal")
 
 
+def present() -> list[tuple[str, str, int]]:
+    """Devices that can be trained on here: name, what it is, memory of its own in bytes."""
+    found = [("cpu", "", 0)]
+    if mx.metal.is_available():
+        found.append(("metal", str(mx.device_info()["device_name"]), 0))
+    return found
+
+
+def forward(name: str) -> float:
+    """The sum of a layer of ones over ones, computed on that device: 4 · 8 · (16 + 1)."""
+    with mx.stream(device(name)):
+        layer = nn.Linear(16, 8)
+        layer.update({"weight": mx.ones((8, 16)), "bias": mx.ones((8,))})
+        return float(layer(mx.ones((4, 16))).sum().item())
+
+
 def on_cpu(name: str) -> bool:
     """See replay.on_cpu."""
     return device(name) == mx.Device(mx.cpu)

@@ -244,6 +244,26 @@ def device(name: str) -> torch.device:
     raise UsageError(f"{name!r} is no device of PyTorch: auto, cpu, mps, cuda or cuda:N")
 
 
+def present() -> list[tuple[str, str, int]]:
+    """Devices that can be trained on here: name, what it is, memory of its own in bytes."""
+    found = [("cpu", f"{torch.get_num_threads()} threads", 0)]
+    if torch.backends.mps.is_available():
+        found.append(("mps", "", 0))
+    for n in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        card = torch.cuda.get_device_properties(n)
+        found.append((f"cuda:{n}", card.name, card.total_memory))
+    return found
+
+
+def forward(name: str) -> float:
+    """The sum of a layer of ones over ones, computed on that device: 4 · 8 · (16 + 1)."""
+    layer = torch.nn.Linear(16, 8, device=device(name))
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.fill_(1.0)
+        return float(layer(torch.ones(4, 16, device=device(name))).sum().item())
+
+
 def on_cpu(name: str) -> bool:
     """See replay.on_cpu."""
     return bool(device(name).type == "cpu")

@@ -1,29 +1,32 @@
-"""Checks whether a folder will do as a mailbox: what `swarm doctor` prints."""
+"""Checks whether a folder will do as a mailbox: what `swarm doctor` says of the share."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
 from uuid import uuid4
 
 from swarm.core.errors import SwarmError
+from swarm.core.mounts import REFUSED, TOPIC, Mount, innermost, mount_ticks
 from swarm.core.sentences import amount
+from swarm.core.ticks import Tick, failed, ok, warning
 from swarm.mailbox import disk
 from swarm.mailbox.folder import absolute
 from swarm.mailbox.folder_read import RUNS, TMP, TRASH
 from swarm.mailbox.folder_write import FolderFiles
 from swarm.mailbox.threads import DaemonThreads
 
-TIMEOUT_S = 10.0
-FREE_BYTES = 1 << 30
-ROUND_TRIP_S = 2.0
-ROUND_TRIPS = 5
+TIMEOUT_S = 10.0  # of one check
+FREE_BYTES, NEARLY_FULL_BYTES = 1 << 30, 10 << 30
+SLOW_S, TOO_SLOW_S = 0.5, 2.0  # for one of each call
+TRIPS, TRIPS_S = 5, 3.0  # no more calls are timed after so long: a slow share is told soon, too
 
 _CLOUD = {
     "dropbox": "Dropbox",
@@ -38,16 +41,7 @@ _CLOUD = {
     "owncloud": "ownCloud",
 }
 _CLOUD_MARKS = {".stfolder": "Syncthing", ".dropbox": "Dropbox", ".dropbox.cache": "Dropbox"}
-_REFUSED_REMEDY = "use a folder that the machines mount by SMB or NFS: copies that are synchronised later let two machines win"
-
 _NOT_WRITABLE_REMEDY = "mount it with the right to write, as a user who has it on the machine that serves it"
-
-
-class Finding(NamedTuple):
-    name: str
-    ok: bool
-    detail: str
-    remedy: str = ""
 
 
 class _Failed(Exception):
@@ -62,43 +56,63 @@ async def probe(
     location: str | Path,
     *,
     timeout_s: float = TIMEOUT_S,
+    total_s: float = math.inf,
     now: Callable[[], float] = time.monotonic,
     threads: DaemonThreads | None = None,
-    mounts: Callable[[], dict[str, tuple[str, str]]] | None = None,
-) -> list[Finding]:
-    """One finding per check, in order. What depends on a check that failed is not tried. Leaves nothing in the folder.
+    mounts: Callable[[], Iterable[Mount]] | None = None,
+) -> list[Tick]:
+    """What each check found, in order. What depends on a check that failed is not tried. Leaves nothing in the folder.
 
-    `mounts`: mount point → (device, file system type); None: this system's.
+    `timeout_s`: of one check. `total_s`: after which no other one begins. `mounts`: None: this system's, the later ones over
+    the earlier ones.
     """
     root = absolute(location)
     threads = threads or DaemonThreads()
-    checks: list[tuple[str, Callable[[], str], bool]] = [  # name, check, whether the next ones depend on it
+    checks: list[tuple[str, Callable[[], str | Iterable[Tick]], bool]] = [  # name, check, whether the next depend on it
         ("folder", lambda: _folder(root), True),
-        ("file system", lambda: _file_system(root, mounts or _mounts), True),
+        ("file system", lambda: _file_system(root, mounts or this_systems), True),
         ("mailbox", lambda: _mailbox(root), False),
         ("writable", lambda: _writable(root), True),
-        ("exclusive rename", lambda: _exclusive(root), False),
+        ("exclusive creation", lambda: _exclusive(root), False),
         ("free space", lambda: _free(root), False),
-        ("round trip", lambda: _round_trip(root, now), False),
+        ("timings", lambda: _timings(root, now), False),
     ]
-    found = []
+    found: list[Tick] = []
+    clock = asyncio.get_running_loop().time
+    began_s = clock()
     for name, check, needed in checks:
+        left_s = total_s - (clock() - began_s)
+        if left_s <= 0:
+            remedy = "a share that answers so slowly holds up every round: see the machine that serves it, and the way to it"
+            found.append(warning(name, f"not looked at: {total_s:g} s are over", remedy, topic=TOPIC))
+            break
+        limit_s = min(timeout_s, left_s)
         try:
-            found.append(Finding(name, True, await asyncio.wait_for(threads.run(check), timeout_s)))
-            continue
+            said = await asyncio.wait_for(threads.run(check), limit_s)
+            ticks = [ok(name, said, topic=TOPIC)] if isinstance(said, str) else list(said)
         except TimeoutError:
             remedy = "see that the machine that serves the share is on and reachable"
-            found.append(Finding(name, False, f"{root}: no answer for {timeout_s:g} s", remedy))
+            found.append(failed(name, f"{root}: no answer for {limit_s:.2g} s", remedy, topic=TOPIC))
             break
-        except _Failed as failed:
-            found.append(Finding(name, False, failed.detail, failed.remedy))
+        except _Failed as fault:
+            ticks = [failed(name, fault.detail, fault.remedy, topic=TOPIC)]
         except OSError as error:
-            found.append(
-                Finding(name, False, f"{root}: {error.strerror or error}", "see that the share is mounted and answers")
-            )
-        if needed:
+            remedy = "see that the share is mounted and answers"
+            ticks = [failed(name, f"{root}: {error.strerror or error}", remedy, topic=TOPIC)]
+        found += ticks
+        if needed and any(tick.verdict == "failed" for tick in ticks):
             break
     return found
+
+
+def this_systems() -> list[Mount]:
+    """All mounts of this system. Asks no server."""
+    import psutil
+
+    return [
+        Mount(point=part.mountpoint, device=part.device, kind=part.fstype, options=part.opts)
+        for part in psutil.disk_partitions(all=True)
+    ]
 
 
 def _folder(root: str) -> str:
@@ -108,30 +122,17 @@ def _folder(root: str) -> str:
     return root
 
 
-def _file_system(root: str, mounts: Callable[[], dict[str, tuple[str, str]]]) -> str:
+def _file_system(root: str, mounts: Callable[[], Iterable[Mount]]) -> tuple[Tick, ...]:
     real = os.path.realpath(root)
     for part in Path(real).parts:
         for name, cloud in _CLOUD.items():
             if part.lower() == name or part.lower().startswith((f"{name} - ", f"{name}-")):
-                raise _Failed(f"{root} is in a folder of {cloud}", _REFUSED_REMEDY)
+                raise _Failed(f"{root} is in a folder of {cloud}", REFUSED)
     for folder in (Path(real), *Path(real).parents):
         for mark, cloud in _CLOUD_MARKS.items():
             if (folder / mark).exists():
-                raise _Failed(f"{folder} is kept by {cloud}", _REFUSED_REMEDY)
-    point, (device, kind) = max(
-        ((p, what) for p, what in mounts().items() if real == p or real.startswith(p.rstrip("/") + "/")),
-        key=lambda item: len(item[0]),
-        default=("/", ("", "unknown")),
-    )
-    if "rclone" in kind or "rclone" in device:
-        raise _Failed(f"{point} is an rclone mount", _REFUSED_REMEDY)
-    return f"{kind} at {point}" + (": other machines may see files up to 20 s late" if "sshfs" in kind else "")
-
-
-def _mounts() -> dict[str, tuple[str, str]]:
-    import psutil
-
-    return {part.mountpoint: (part.device, part.fstype) for part in psutil.disk_partitions(all=True)}
+                raise _Failed(f"{folder} is kept by {cloud}", REFUSED)
+    return mount_ticks(real, innermost(real, mounts()))
 
 
 def _mailbox(root: str) -> str:
@@ -173,53 +174,92 @@ def _exclusive(root: str) -> str:
             os.rename(names[0], names[2])
             with suppress(OSError):
                 os.rename(names[1], names[2])
-                raise _Failed(f"{root} lets two machines win the same record", _REFUSED_REMEDY)
+                raise _Failed(f"{root} lets two machines win the same record", REFUSED)
             with open(f"{names[2]}/record.json", "rb") as file:
                 if file.read() != names[0].encode():
-                    raise _Failed(f"{root} lets a record be replaced", _REFUSED_REMEDY)
+                    raise _Failed(f"{root} lets a record be replaced", REFUSED)
             with suppress(FileExistsError):
                 os.mkdir(names[2])
-                raise _Failed(f"{root} makes one folder twice", _REFUSED_REMEDY)
+                raise _Failed(f"{root} makes one folder twice", REFUSED)
         finally:
             for name in names:
                 with suppress(OSError):
                     os.unlink(f"{name}/record.json")
                 with suppress(OSError):
                     os.rmdir(name)
-    return "the second of two is refused"
+    return "a folder is renamed onto the record's name: of two, the second is refused"
 
 
-def _free(root: str) -> str:
+def _free(root: str) -> tuple[Tick]:
     found = os.statvfs(root)
     free = found.f_bavail * found.f_frsize
-    detail = f"{amount(free)} free"
+    detail = f"{amount(free)} of {amount(found.f_blocks * found.f_frsize)} free"
+    remedy = "make room: a run keeps several copies of its model there; `swarm rm` deletes a run"
     if free < FREE_BYTES:
-        raise _Failed(detail, "make room: a run keeps several copies of its model there; `swarm rm` deletes a run")
-    return detail
+        return (failed("free space", detail, remedy, topic=TOPIC),)
+    if free < NEARLY_FULL_BYTES:
+        return (warning("free space", detail, remedy, topic=TOPIC),)
+    return (ok("free space", detail, topic=TOPIC),)
 
 
-def _round_trip(root: str, now: Callable[[], float]) -> str:
-    took_s = []
+def _timings(root: str, now: Callable[[], float]) -> tuple[Tick]:
+    """Of each call the median. What a mailbox does for it: a record is a folder that is renamed, an object a file; both are
+    synced before they are published."""
+    took_s: dict[str, list[float]] = {name: [] for name in ("create", "write", "list", "read", "delete")}
+    began_s = now()
     with _place(root) as place:
-        for _ in range(ROUND_TRIPS):
-            started_s = now()
-            staged, final = f"{place}/{uuid4().hex}", f"{place}/{uuid4().hex}"
-            try:
-                _write(staged, b"x" * 1000)
-                os.rename(staged, final)
-                os.listdir(place)
-                with open(final, "rb") as file:
-                    file.read()
-                os.unlink(final)
-                took_s.append(now() - started_s)
-            finally:
-                for path in (staged, final):
-                    with suppress(OSError):
-                        os.unlink(path)
-    detail = f"{1000 * statistics.median(took_s):.0f} ms to write, sync, rename, list, read and delete a small file"
-    if statistics.median(took_s) > ROUND_TRIP_S:
-        raise _Failed(detail, "use a wired connection, or a share on a nearer or less busy machine")
-    return detail
+        for n in range(TRIPS):
+            if n and now() - began_s > TRIPS_S:
+                break
+            for name, seconds_s in zip(took_s, _trip(place, now), strict=True):
+                took_s[name].append(seconds_s)
+    medians_s = {name: statistics.median(each) for name, each in took_s.items()}
+    detail = ", ".join(f"{name} {_ms(seconds_s)}" for name, seconds_s in medians_s.items())
+    remedy = "use a wired connection, or a share on a nearer or less busy machine"
+    whole_s = sum(medians_s.values())
+    if whole_s > TOO_SLOW_S:
+        return (failed("timings", f"{detail}: too slow to train over", remedy, topic=TOPIC),)
+    if whole_s > SLOW_S:
+        return (warning("timings", f"{detail}: slow", remedy, topic=TOPIC),)
+    return (ok("timings", detail, topic=TOPIC),)
+
+
+def _trip(place: str, now: Callable[[], float]) -> list[float]:
+    """How long each call took, once: create, write, list, read, delete; in seconds."""
+    names = [f"{place}/{uuid4().hex}" for _ in range(4)]
+    staged, record, part, final = names
+
+    def create() -> None:
+        os.mkdir(staged)
+        _write(f"{staged}/record.json", b"x" * 1000)
+        os.rename(staged, record)
+
+    def write() -> None:
+        _write(part, b"x" * 1000)
+        os.rename(part, final)
+
+    def read() -> None:
+        with open(final, "rb") as file:
+            file.read()
+
+    calls: list[Callable[[], object]] = [create, write, lambda: os.listdir(place), read, lambda: os.unlink(final)]
+    times_s = [now()]
+    try:
+        for call in calls:
+            call()
+            times_s.append(now())
+    finally:
+        for name in names:
+            for path in (f"{name}/record.json", name):
+                with suppress(OSError):
+                    os.unlink(path)
+            with suppress(OSError):
+                os.rmdir(name)
+    return [later - earlier for earlier, later in itertools.pairwise(times_s)]
+
+
+def _ms(seconds_s: float) -> str:
+    return f"{1000 * seconds_s:.{0 if seconds_s >= 0.01 else 1}f} ms"
 
 
 @contextmanager

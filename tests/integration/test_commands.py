@@ -549,7 +549,7 @@ def test_an_unforeseen_error_goes_to_a_file(swarm: Swarm, state_dir: Path, monke
     assert "in broken" in (state_dir / "crash.txt").read_text()
 
 
-# The screen and the doctor
+# The screen
 
 
 def test_the_screen_needs_a_terminal(swarm: Swarm) -> None:
@@ -566,25 +566,6 @@ def test_a_dumb_terminal_is_none_for_the_screen(swarm: Swarm, monkeypatch: pytes
         monkeypatch.setenv("TERM", "dumb")
         monkeypatch.setattr(os, "execv", lambda *_: pytest.fail("the screen was started"))
         assert "needs a terminal" in swarm.fails(2, "tui")
-
-
-def test_the_doctor_finds_a_healthy_mailbox_healthy(swarm: Swarm, mailbox: str) -> None:
-    found = swarm.objects("doctor")
-    assert {f["check"] for f in found} >= {"framework", "folder", "mailbox", "writable"}
-    assert all(set(f) == {"check", "ok", "detail", "remedy"} for f in found)
-    assert [f for f in found if not f["ok"] and f["check"] != "framework"] == []
-
-
-def test_the_doctor_says_what_to_do(swarm: Swarm, tmp_path: Path) -> None:
-    assert swarm("doctor", "--mailbox", str(tmp_path / "missing")) == 1
-    assert str(tmp_path / "missing") in swarm.out
-    assert "→" in swarm.out
-
-
-def test_the_doctor_needs_no_mailbox_to_look_at_the_rest(swarm: Swarm) -> None:
-    assert swarm("doctor") == 1
-    assert "framework" in swarm.out
-    assert "which mailbox?" in swarm.out
 
 
 # Steering

@@ -36,7 +36,19 @@ from swarm.core.state import (
 from swarm.core.tensorspec import TensorSpec
 from tests.integration import handmade_job
 from tui.app import SwarmApp
-from tui.messages import Facts, HomePolled, HomeShown, JoinPolled, JoinShown, LogLine, RunAt, RunPolled, RunShown
+from tui.messages import (
+    Facts,
+    HomePolled,
+    HomeShown,
+    JoinPolled,
+    JoinShown,
+    LogLine,
+    NetworkPolled,
+    NetworkShown,
+    RunAt,
+    RunPolled,
+    RunShown,
+)
 from tui.transitions import Note
 
 SHARE = "/mnt/share/swarm"
@@ -452,8 +464,15 @@ def run_shown(
 class PlayedFeed:
     """Plays fixed snapshots and notes down the commands."""
 
-    def __init__(self, home: HomeShown | None, run: RunShown | None = None, joining: JoinShown | None = None) -> None:
-        self.home, self.run, self.joining = home, run, joining
+    def __init__(
+        self,
+        home: HomeShown | None,
+        run: RunShown | None = None,
+        *,
+        joining: JoinShown | None = None,
+        network: NetworkShown | None = None,
+    ) -> None:
+        self.home, self.run, self.joining, self.network = home, run, joining, network
         self.asked: list[tuple[str, object]] = []
         self.closed = False
         self._post: Callable[[Message], object] = lambda message: None
@@ -471,7 +490,7 @@ class PlayedFeed:
         if at is not None and self.run is not None:
             self._post(RunPolled(self.run))
 
-    def tell(self, value: HomeShown | RunShown | JoinShown | Message) -> None:
+    def tell(self, value: HomeShown | RunShown | JoinShown | NetworkShown | Message) -> None:
         if isinstance(value, HomeShown):
             self.home = value
             value = HomePolled(value)
@@ -481,6 +500,9 @@ class PlayedFeed:
         elif isinstance(value, JoinShown):
             self.joining = value
             value = JoinPolled(value)
+        elif isinstance(value, NetworkShown):
+            self.network = value
+            value = NetworkPolled(value)
         self._post(value)
 
     def check(self, at: RunAt | None, *, name: str = "") -> None:
@@ -496,6 +518,11 @@ class PlayedFeed:
 
     def rescan(self) -> None:
         self.asked.append(("rescan", None))
+
+    def examine(self) -> None:
+        self.asked.append(("examine", None))
+        if self.network is not None:
+            self._post(NetworkPolled(self.network))
 
     def join(self, at: RunAt) -> None:
         self.asked.append(("join", at))
@@ -525,10 +552,12 @@ def app_over(
     run: RunShown | None = None,
     *,
     joining: JoinShown | None = None,
+    network: NetworkShown | None = None,
     ascii: bool = False,
     pictures: Path | None = None,
 ) -> SwarmApp:
-    return SwarmApp(PlayedFeed(home, run, joining), ascii=ascii, home_folder="/home/ann", pictures=pictures)
+    feed = PlayedFeed(home, run, joining=joining, network=network)
+    return SwarmApp(feed, ascii=ascii, home_folder="/home/ann", pictures=pictures)
 
 
 @pytest.fixture

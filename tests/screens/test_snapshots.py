@@ -14,6 +14,7 @@ from textual.pilot import Pilot
 from swarm.core.joining import Fault
 from swarm.core.records import RejectReason
 from swarm.core.state import RoundRead, apply
+from tests.screens import surroundings
 
 DRAWN_WITH = "8.2.8"
 pytestmark = pytest.mark.skipif(
@@ -170,6 +171,23 @@ def test_the_details_of_a_round(fixed: SimpleNamespace, snap_compare: Callable[.
 def test_plan_and_preflight_of_a_job(fixed: SimpleNamespace, snap_compare: Callable[..., bool]) -> None:
     app = fixed.app_over(home_of(fixed, "busy"), run_of(fixed, "job"))
     assert snap_compare(app, press=["enter", "d"], terminal_size=(120, 36), run_before=settle)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=["120x36", "80x24"])
+@pytest.mark.parametrize("name", ["full", "alone", "looking"])
+def test_network(fixed: SimpleNamespace, snap_compare: Callable[..., bool], name: str, size: tuple[int, int]) -> None:
+    app = fixed.app_over(home_of(fixed, "busy"), network=network_of(name))
+    assert snap_compare(app, press=["d"], terminal_size=size, run_before=settle)
+
+
+def network_of(name: str) -> Any:
+    match name:
+        case "alone":
+            return surroundings.network_shown(found=surroundings.examination(surroundings.ALONE), seen=surroundings.ALONE)
+        case "looking":
+            return surroundings.network_shown(found=surroundings.looking(), seen=surroundings.ALONE)
+        case _:
+            return surroundings.network_shown()
 
 
 async def settle(pilot: Pilot[None]) -> None:

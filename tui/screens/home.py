@@ -159,5 +159,8 @@ class HomeScreen(ListScreen):
         if (at := self.selected) and (state := self._state):
             self.app.ask_pause(at, state)
 
+    def action_network(self) -> None:
+        self.app.open_network()
+
     def action_rescan(self) -> None:
         self.app.feed.rescan()

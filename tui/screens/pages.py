@@ -68,6 +68,14 @@ def fact_lines(
         yield _fact("error", error)
 
 
+def report_lines(report: str) -> Iterator[Line]:
+    """What the doctor found, if it was asked in this sitting."""
+    if report:
+        yield ()
+        for line in report.splitlines():
+            yield ((line, ""),)
+
+
 def _job(job: Job) -> str:
     return f"{job.id} {job.state} pid {job.pid} run {job.run} learner {job.learner} log {job.log} {job.message}"
 

@@ -6,22 +6,28 @@ from pathlib import Path
 
 import pytest
 
+from swarm.core.mounts import Mount
+from swarm.core.ticks import Tick
 from swarm.mailbox import init_mailbox
 from swarm.mailbox import probe as module
 from swarm.mailbox.probe import probe
 
-EVERYTHING = ["folder", "file system", "mailbox", "writable", "exclusive rename", "free space", "round trip"]
+EVERYTHING = ["folder", "file system", "mailbox", "writable", "exclusive creation", "free space", "timings"]
 
 
 def tree(path: Path) -> list[str]:
     return sorted(str(p.relative_to(path)) for p in path.rglob("*"))
 
 
-def plain() -> dict[str, tuple[str, str]]:
-    return {"/": ("/dev/sda1", "ext4")}
+def plain() -> list[Mount]:
+    return [Mount(point="/", device="/dev/sda1", kind="ext4", options="rw")]
 
 
-class Ticks:
+def bad(found: list[Tick]) -> list[str]:
+    return [tick.name for tick in found if tick.verdict == "failed"]
+
+
+class Clock:
     """A clock that moves by `step_s` whenever it is read."""
 
     def __init__(self, step_s: float) -> None:
@@ -35,17 +41,17 @@ class Ticks:
 async def test_a_good_mailbox_passes_and_stays_as_it_was(tmp_path):
     id = await init_mailbox(tmp_path)
     before = tree(tmp_path)
-    found = await probe(tmp_path, now=Ticks(0.041))
-    assert [(f.name, f.ok, f.remedy) for f in found] == [(name, True, "") for name in EVERYTHING]
+    found = await probe(tmp_path, now=Clock(0.041), mounts=plain)
+    assert [(f.name, f.verdict, f.remedy, f.topic) for f in found] == [(name, "ok", "", "share") for name in EVERYTHING]
     assert id[:8] in found[2].detail
-    assert "41 ms" in found[6].detail
+    assert found[6].detail == "create 41 ms, write 41 ms, list 41 ms, read 41 ms, delete 41 ms"
     assert tree(tmp_path) == before
 
 
 async def test_a_folder_that_is_no_mailbox_yet_is_checked_all_the_same(tmp_path):
     found = await probe(tmp_path, mounts=plain)
     assert [f.name for f in found] == EVERYTHING
-    assert [f.name for f in found if not f.ok] == ["mailbox"]
+    assert bad(found) == ["mailbox"]
     assert "swarm init" in found[2].remedy
     assert tree(tmp_path) == []
 
@@ -55,7 +61,7 @@ async def test_a_mailbox_that_lost_a_folder_is_told(tmp_path, name):
     await init_mailbox(tmp_path)
     (tmp_path / name).rmdir()
     found = await probe(tmp_path, mounts=plain)
-    assert [f.name for f in found if not f.ok] == ["mailbox"]
+    assert bad(found) == ["mailbox"]
     assert name in found[2].remedy
 
 
@@ -63,7 +69,7 @@ async def test_what_is_not_there_says_to_mount_it(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     for path in (tmp_path / "missing", tmp_path / "file"):
         found = await probe(path)
-        assert [(f.name, f.ok) for f in found] == [("folder", False)]
+        assert [(f.name, f.verdict) for f in found] == [("folder", "failed")]
         assert "mount the share" in found[0].remedy
 
 
@@ -85,7 +91,7 @@ async def test_cloud_folders_are_refused_before_anything_is_written(tmp_path, fo
     path.mkdir(parents=True)
     before = tree(tmp_path)
     found = await probe(path, mounts=plain)
-    assert [(f.name, f.ok) for f in found] == [("folder", True), ("file system", False)]
+    assert [(f.name, f.verdict) for f in found] == [("folder", "ok"), ("file system", "failed")]
     assert "SMB or NFS" in found[1].remedy
     assert tree(tmp_path) == before
 
@@ -94,7 +100,7 @@ async def test_a_folder_that_another_program_synchronises_is_refused(tmp_path):
     (tmp_path / ".stfolder").mkdir()
     (tmp_path / "a/b").mkdir(parents=True)
     found = await probe(tmp_path / "a/b", mounts=plain)
-    assert not found[-1].ok
+    assert found[-1].verdict == "failed"
     assert "Syncthing" in found[-1].detail
 
 
@@ -106,20 +112,21 @@ async def test_a_link_into_a_cloud_folder_is_seen_through(tmp_path):
 
 
 async def test_the_innermost_mount_counts(tmp_path):
-    def mounts() -> dict[str, tuple[str, str]]:
-        return plain() | {str(tmp_path): ("remote:", "fuse.rclone"), str(tmp_path / "in"): ("//nas/x", "cifs")}
+    def mounts() -> list[Mount]:
+        inner = Mount(point=str(tmp_path / "in"), device="//nas/x", kind="cifs", options="rw,vers=3.1.1,closetimeo=0")
+        return [*plain(), inner, Mount(point=str(tmp_path), device="remote:", kind="fuse.rclone")]
 
     (tmp_path / "in").mkdir()
     (tmp_path / "inside").mkdir()
     assert (await probe(tmp_path / "in", mounts=mounts))[1].detail == f"cifs at {tmp_path / 'in'}"
     found = await probe(tmp_path / "inside", mounts=mounts)
-    assert [(f.name, f.ok) for f in found] == [("folder", True), ("file system", False)]
+    assert [(f.name, f.verdict) for f in found] == [("folder", "ok"), ("file system", "failed")]
     assert "rclone" in found[1].detail
 
 
 async def test_this_systems_mounts_are_found(tmp_path):
     found = await probe(tmp_path)
-    assert found[1].ok
+    assert found[1].verdict != "failed"
     assert found[1].detail.split(" at ")[0] not in ("", "unknown")
 
 
@@ -139,7 +146,7 @@ async def test_a_share_on_which_two_can_win_is_told(tmp_path, monkeypatch, loser
 
     monkeypatch.setattr(module.os, "rename", rename)
     found = {f.name: f for f in await probe(tmp_path, mounts=plain)}
-    assert not found["exclusive rename"].ok
+    assert found["exclusive creation"].verdict == "failed"
     assert os.listdir(tmp_path / "tmp") == []
 
 
@@ -153,15 +160,15 @@ async def test_a_share_that_makes_a_folder_twice_is_told(tmp_path, monkeypatch):
 
     monkeypatch.setattr(module.os, "mkdir", mkdir)
     found = {f.name: f for f in await probe(tmp_path, mounts=plain)}
-    assert "twice" in found["exclusive rename"].detail
+    assert "twice" in found["exclusive creation"].detail
 
 
 async def test_little_space_and_a_slow_share_are_told(tmp_path, monkeypatch):
     await init_mailbox(tmp_path)
     monkeypatch.setattr(module, "FREE_BYTES", 1 << 70)
-    found = {f.name: f for f in await probe(tmp_path, mounts=plain, now=Ticks(3.0))}
-    assert [f.name for f in found.values() if not f.ok] == ["free space", "round trip"]
-    assert "3000 ms" in found["round trip"].detail
+    found = {f.name: f for f in await probe(tmp_path, mounts=plain, now=Clock(3.0))}
+    assert bad(list(found.values())) == ["free space", "timings"]
+    assert "create 3000 ms" in found["timings"].detail
 
 
 @pytest.mark.parametrize("made", [False, True])

@@ -1,0 +1,129 @@
+"""What the way in which a folder is mounted means for a mailbox in it. Pure: what the system tells of a mount in, ticks out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from swarm.core.ticks import Tick, failed, ok, warning
+
+TOPIC = "share"
+REFUSED = "use a folder that the machines mount by SMB or NFS: copies that are synchronised later let two machines win"
+LATE_S = 5  # caches that keep a listing for longer hold up every round
+
+_NFS = ("nfs", "nfs4")
+_SMB = ("cifs", "smb3", "smbfs")
+_PASSING = {
+    "tmpfs": "a memory disk: it is empty after the next start",
+    "ramfs": "a memory disk: it is empty after the next start",
+    "overlay": "a container's own layer: it goes with the container, and no other machine sees it",
+}
+_PLACES_OF_SHARES = ("/mnt/", "/media/", "/Volumes/", "/run/media/", "/net/")
+
+
+class Mount(msgspec.Struct, frozen=True, kw_only=True):
+    """The file system that a folder is in."""
+
+    point: str
+    device: str  # '//nas/swarm', 'nas:/export', '/dev/sda1'
+    kind: str  # 'cifs', 'nfs4', 'ext4'
+    options: str = ""  # as the system tells them, comma-separated: 'rw,hard,vers=4.2'
+
+
+def innermost(path: str, mounts: Iterable[Mount]) -> Mount:
+    """Of all mounts, the one that holds `path`, which is absolute and without links. Of several at one point the last one,
+    which covers the others."""
+    found = Mount(point="/", device="", kind="unknown")
+    for mount in mounts:
+        inside = path == mount.point or path.startswith(mount.point.rstrip("/") + "/")
+        if inside and len(mount.point) >= len(found.point):
+            found = mount
+    return found
+
+
+def mount_ticks(path: str, mount: Mount) -> tuple[Tick, ...]:
+    """What is to be said of the mailbox's folder `path` (absolute, without links) for being in this mount. The first tick is on
+    the file system; one that failed means that a mailbox must not be there."""
+    options = _parsed(mount.options)
+    if "rclone" in mount.kind or "rclone" in mount.device:
+        return (failed("file system", f"{mount.point} is an rclone mount", REFUSED, topic=TOPIC),)
+    if "ro" in options:
+        remedy = "mount it again with the right to write; a disk that was found damaged is mounted so, too"
+        return (failed("file system", f"{where(mount)} is mounted read-only", remedy, topic=TOPIC),)
+    return _file_system(path, mount), *_options(mount, options)
+
+
+def where(mount: Mount) -> str:
+    """In words; without the user's name, which the device of an SMB share may begin with."""
+    return f"{mount.kind} at {mount.point}"
+
+
+def is_share(mount: Mount) -> bool:
+    """Whether another machine serves it, as far as its type tells."""
+    return mount.kind in (*_NFS, *_SMB, "afpfs", "9p", "virtiofs", "webdav", "ceph", "glusterfs") or "sshfs" in mount.kind
+
+
+def _file_system(path: str, mount: Mount) -> Tick:
+    if mount.kind in _PASSING:
+        remedy = "for more than a trial, put the mailbox on a disk, or on a share that the other machines mount"
+        return warning("file system", f"{where(mount)}, {_PASSING[mount.kind]}", remedy, topic=TOPIC)
+    if mount.point == "/" and path.startswith(_PLACES_OF_SHARES):
+        words = f"{path} is a plain folder on this machine's own disk, where shares are usually mounted"
+        return warning(
+            "file system", words, "is the share mounted? Other machines do not see what is written here", topic=TOPIC
+        )
+    if is_share(mount):
+        return ok("file system", where(mount), topic=TOPIC)
+    return ok("file system", f"{where(mount)}, a disk of this machine: others see it if it is served to them", topic=TOPIC)
+
+
+def _options(mount: Mount, options: Mapping[str, str]) -> list[Tick]:
+    """At most one tick, with all advice: what was measured on such mounts, and what the system does not tell."""
+    advice: list[tuple[str, str]] = []  # what is so, what to mount with instead
+    if mount.kind in _NFS and ("hard" in options or "soft" in options or "softerr" in options):  # Linux tells one of them
+        if "hard" not in options:
+            advice.append(("soft: calls fail with an error when the server is away for a while", "hard"))
+        if options.get("lookupcache") not in ("pos", "positive", "none"):
+            advice.append(
+                ("lookupcache=all: a name that was missing a moment ago stays so for up to 30 s", "lookupcache=positive")
+            )
+    elif mount.kind in ("cifs", "smb3"):  # of Linux; what macOS mounts tells no options
+        if options.get("cache") == "loose":
+            advice.append(("cache=loose: what other machines write may never be seen", "cache=strict"))
+        if options.get("closetimeo", "1") != "0":
+            words = "closetimeo is not 0: files stay open on the server after they were read, and cannot be deleted meanwhile"
+            advice.append((words, "closetimeo=0"))
+    elif "sshfs" in mount.kind:
+        advice.append(("sshfs: what other machines write is seen up to 21 s late", "dir_cache=no"))
+    if (kept_s := _longest_cache_s(options)) > LATE_S:
+        advice.append((f"attributes are cached for {kept_s} s: rounds are seen late", f"actimeo={LATE_S}"))
+    if not advice:
+        told = _told(options) if is_share(mount) else ""
+        return [ok("mount options", told, topic=TOPIC)] if told else []
+    remedy = f"mount it with -o {','.join(wanted for _, wanted in advice)} (on Linux, also in /etc/fstab)"
+    return [warning("mount options", "; ".join(words for words, _ in advice), remedy, topic=TOPIC)]
+
+
+_KNOWN = (
+    "vers", "hard", "soft", "softerr", "timeo", "retrans", "lookupcache", "noac", "actimeo", "acregmax", "acdirmax", "cache",
+    "closetimeo", "proto", "local_lock", "nolock", "seal", "sign", "multichannel",
+)  # fmt: skip
+
+
+def _told(options: Mapping[str, str]) -> str:
+    """Those that mean something to a mailbox; others may name a user."""
+    told = [name + (f"={options[name]}" if options[name] else "") for name in _KNOWN if name in options]
+    return ", ".join(told)
+
+
+def _longest_cache_s(options: Mapping[str, str]) -> int:
+    """For folders: CIFS has one second, NFS up to a minute but compares the folder's time of change when it lists, which is why
+    only what somebody asked for counts."""
+    asked = [options[name] for name in ("actimeo", "acdirmax") if options.get(name, "").isdecimal()]
+    return max(map(int, asked), default=0)
+
+
+def _parsed(text: str) -> dict[str, str]:
+    pairs = (each.strip().partition("=") for each in text.split(",") if each.strip())
+    return {name: value for name, _, value in pairs}
