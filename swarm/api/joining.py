@@ -28,7 +28,7 @@ from swarm.core.errors import (
 from swarm.core.finetune import FineTune
 from swarm.core.joining import Fault, JoinFacts, Passphrase, join_ticks
 from swarm.core.keys import RunKeys
-from swarm.core.lines import Envelope
+from swarm.core.lines import UNREADABLE, Envelope
 from swarm.core.manifest import Manifest
 from swarm.core.mounting import Desktop, Share, Way, share_of, way, ways_in_words
 from swarm.core.records import Role
@@ -398,7 +398,7 @@ def passphrase_of(run: str, data: bytes, key: SwarmKey | None) -> tuple[Passphra
     body, _, rest = data.partition(b"\n")
     try:
         signature = msgspec.json.decode(rest, type=Envelope).signature
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         signature = None
     mine = key.fingerprint if key is not None else ""
     if signature is None:
