@@ -29,6 +29,7 @@ from swarm.core.errors import (
     PassphraseError,
     PayloadError,
     RecordError,
+    StateMismatch,
     UsageError,
 )
 from swarm.core.jobs import CreateRun, Export, Generate, Learn, Order, Process
@@ -39,6 +40,7 @@ from swarm.core.specs import FedAvg
 from swarm.tensors.payload import Packed, header_size, parse_header, unpack
 from tests.fuzz.mutations import damaged, rewritten
 
+json_of = msgspec.json.encode
 GOLDEN = Path(__file__).parents[1] / "golden/records-v1.jsonl"
 
 
@@ -625,6 +627,24 @@ _KEYS = tuple(
 )
 
 
+def _rank_checkpoint(folder: Path) -> tuple[tuple[bytes, ...], Callable[[bytes], object]]:
+    """As another machine's rank wrote it. Raises ImportError without MLX."""
+    import mlx.core as mx
+
+    from swarm.parallel.checkpoint import Position, load
+
+    path = folder / "rank.safetensors"
+    position = json_of(Position(step=20, trained_tokens=900, job="j" * 64, data="d" * 64, base="b" * 64, generation=1, size=2))
+    arrays = {"trainable.w": mx.ones((4, 3)), "optimizer.w.m": mx.zeros((2,), mx.bfloat16), "optimizer.n": mx.array([1, 2])}
+    mx.save_safetensors(str(path), arrays, metadata={"swarm": position.decode()})
+
+    def read(data: bytes) -> object:
+        path.write_bytes(data)
+        return load(path)
+
+    return (path.read_bytes(),), read
+
+
 # ---- the network, and the passphrase
 
 
@@ -726,7 +746,6 @@ def decoders(folder: Path) -> list[Decoder]:
     """`folder`: an empty one, with SWARM_CONFIG in it."""
     from swarm.runtime.sections import Refused
 
-    json_of = msgspec.json.encode
     signed, read_signed = _signed()
     hashes, fetch = _attached(folder)
     heads, read_head = _checkpoint_head(folder)
@@ -757,6 +776,9 @@ def decoders(folder: Path) -> list[Decoder]:
         Decoder("key file", _KEY_FILES, _key_file(folder), (PassphraseError,), _text_case),
         Decoder("signed record", signed, read_signed, (MailboxCorrupt, RecordError), _record_case),
     ]
+    with contextlib.suppress(ImportError):
+        files, read_checkpoint = _rank_checkpoint(folder)
+        found.append(Decoder("rank's checkpoint", files, read_checkpoint, (StateMismatch,), _payload_case))
     with contextlib.suppress(ImportError):
         import yaml  # noqa: F401
 
