@@ -140,7 +140,7 @@ def _foreign(sightings: Sightings) -> str:
     if not runs:
         return ""
     shown = ", ".join(runs[:5]) + (", …" if len(runs) > 5 else "")
-    return f"\nof another swarm, with another passphrase or none: {shown} (`swarm key --help`)"
+    return f"; of another swarm, with another passphrase or none: {shown} (`swarm key --help`)"
 
 
 def _listed(offers: Iterable[Offer]) -> str:
