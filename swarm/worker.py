@@ -127,8 +127,8 @@ def learn(order: Learn, me: Identity, emit: EventFile, part: contextlib.ExitStac
             emit(Trouble(message=f"another run is called {name}, too: commands tell this one by its id, {run}"))
         if not order.join:
             return 0
-    told = advertised(manifest, mailbox=ident, trouble=lambda why: emit(Trouble(message=why)))
-    emit.also.append(part.enter_context(told))
+    telling = advertised(manifest, mailbox=ident, trouble=lambda why: emit(Trouble(message=why)))
+    emit.also.append(part.enter_context(telling))
     fine_tunes = isinstance(manifest.algorithm, FineTune)
     if trainable is None and order.role != "syncer" and not fine_tunes:
         _check_own_data(manifest.algorithm, order)

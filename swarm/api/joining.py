@@ -253,7 +253,9 @@ class JoinWatch:
         manifest = await in_time(mailbox, read_manifest(mailbox, self._run))
         data = await in_time(mailbox, mailbox.read(RunKeys(self._run).manifest))
         state, fingerprint = passphrase_of(self._run, data or b"", self._key())
-        self._location, self._watch = location, RunWatch(location, self._run, history=False)
+        # Of a run that is not this swarm's the ticks tell all the same, as of one that is only watched.
+        store = mailbox if state in ("wrong", "unasked") else None
+        self._location, self._watch = location, RunWatch(location, self._run, history=False, store=store)
         self._checking = None
         self._set(
             location=location,
@@ -300,7 +302,8 @@ class JoinWatch:
         except (SwarmError, OSError) as error:
             found = [failed("writable", str(error))]
         wrong = next((tick for tick in found if tick.verdict == "failed" and tick.name in _NEEDED), None)
-        doubtful = next((tick for tick in found if tick.verdict != "ok" and tick is not wrong), None)
+        others = (tick for tick in found if tick.verdict != "ok" and tick is not wrong)
+        doubtful = min(others, key=lambda tick: tick.verdict != "failed", default=None)
         slow = next((tick.detail for tick in found if tick.name == "timings"), "")
         self._probed_s = now_s() if wrong is None else None  # what is wrong is tried again with every poll
         self._unfit = None if wrong is None else Fault(wrong.detail, wrong.remedy)
