@@ -58,7 +58,7 @@ def runs(mailbox: str | None, as_json: bool) -> None:
             put(run_row(run))
         return
     for line in seen.trouble:
-        say(line)
+        say(plain(line, 300))
     if not states and not others:
         if not location:
             where(mailbox)  # says that there is none, and how to make one

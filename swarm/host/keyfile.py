@@ -65,7 +65,7 @@ def kept() -> Kept | None:
     try:
         found = tomllib.loads(data.decode())
         passphrase = tidied(found["passphrase"])
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise PassphraseError(f"{path} holds no passphrase: `swarm key import --replace` writes it anew") from error
     if flaw := weakness(passphrase):
         raise PassphraseError(f"{path}: {flaw}")

@@ -17,6 +17,7 @@ from mlx.utils import tree_flatten, tree_map_with_path
 
 from swarm.core.errors import SchemaMismatch, StateMismatch
 from swarm.core.finetune import FineTune
+from swarm.core.lines import UNREADABLE
 from swarm.parallel.group import schema
 from swarm.tasks.lm.files import checkpoint_path, checkpoints, written
 from swarm.tasks.lm.model import take_up, trainables
@@ -94,7 +95,7 @@ def load(path: Path) -> Checkpoint:
         arrays, metadata = found
         mx.eval(arrays)
         position = msgspec.json.decode(metadata["swarm"], type=Position)
-    except (RuntimeError, ValueError, KeyError, OSError, msgspec.MsgspecError) as error:
+    except (RuntimeError, KeyError, OSError, *UNREADABLE) as error:
         raise StateMismatch(f"{path}: no checkpoint: {' '.join(str(error).split()):.200}") from error
     if position.format != FORMAT:
         raise StateMismatch(f"{path} has format {position.format}, this swarm reads format {FORMAT}")

@@ -25,8 +25,11 @@ from swarm.core.errors import (
     FormatMismatch,
     HeaderError,
     InvalidKey,
+    MailboxCorrupt,
+    PassphraseError,
     PayloadError,
     RecordError,
+    StateMismatch,
     UsageError,
 )
 from swarm.core.jobs import CreateRun, Export, Generate, Learn, Order, Process
@@ -37,6 +40,7 @@ from swarm.core.specs import FedAvg
 from swarm.tensors.payload import Packed, header_size, parse_header, unpack
 from tests.fuzz.mutations import damaged, rewritten
 
+json_of = msgspec.json.encode
 GOLDEN = Path(__file__).parents[1] / "golden/records-v1.jsonl"
 
 
@@ -344,6 +348,7 @@ def _job_file(folder: Path, name: str, type: object) -> Callable[[bytes], object
 
 _SETTINGS = (
     b'# mine\nmailboxes = ["/mnt/share/swarm", "/mnt/other"]\nascii = true\n',
+    b'peers = ["studio.local"]\ninterfaces = ["en0"]\nidle_only = true\nhours = "22-7,12-13"\nnice = 10\n',
     b'mailboxes = [\n  "/a",  # one\n]\n[table]\nx = 1\n',
     b"",
 )
@@ -351,6 +356,11 @@ _JOBS = (
     b'task = "lenet5"\nrounds = 30\nworkers = 2\nclients = 10\nper-round = 2\noptimizer = "adam"\nlr = 0.001\n',
     b'[fedavg]\ntask = "mlp"\npartition = "dirichlet:0.5"\n[options]\nsize = "s"\n[optimizer-options]\namsgrad = true\n',
     b'method = "fedavg"\nname = """a\nb"""\neval-every = 0x10\nlr = inf\n[options]\nwhen = 1979-05-27T07:32:00Z\n',
+)
+_SHARES = (b"smb://nas/swarm", b"nfs://nas.local:2049/srv/swarm", b"afp://[fe80::1]/Gr%C3%B6%C3%9Fe/a b", b"SMB://NAS/$swarm")
+_KEY_FILES = (
+    b'# ours\npassphrase = "7k3qd-x9m2v-40ht8-bznr5-6wjcy"\nstretched = "00"\nfits = "00"\n',
+    b'passphrase = "correct horse"',
 )
 _YAML = (
     b"model: mlx-community/SmolLM2\ntrain: true\ndata: rows\nseed: 0\nnum_layers: 16\nbatch_size: 4\niters: 600\n"
@@ -617,11 +627,126 @@ _KEYS = tuple(
 )
 
 
+def _rank_checkpoint(folder: Path) -> tuple[tuple[bytes, ...], Callable[[bytes], object]]:
+    """As another machine's rank wrote it. Raises ImportError without MLX."""
+    import mlx.core as mx
+
+    from swarm.parallel.checkpoint import Position, load
+
+    path = folder / "rank.safetensors"
+    position = json_of(Position(step=20, trained_tokens=900, job="j" * 64, data="d" * 64, base="b" * 64, generation=1, size=2))
+    arrays = {"trainable.w": mx.ones((4, 3)), "optimizer.w.m": mx.zeros((2,), mx.bfloat16), "optimizer.n": mx.array([1, 2])}
+    mx.save_safetensors(str(path), arrays, metadata={"swarm": position.decode()})
+
+    def read(data: bytes) -> object:
+        path.write_bytes(data)
+        return load(path)
+
+    return (path.read_bytes(),), read
+
+
+# ---- the network, and the passphrase
+
+
+def _packet(data: bytes) -> object:
+    """A TXT record as it stands in a packet."""
+    from zeroconf import ServiceInfo
+
+    from swarm.core.adverts import PEER_SERVICE, RUN_SERVICE
+
+    for service, read in ((PEER_SERVICE, peer_of), (RUN_SERVICE, run_of)):
+        txt = ServiceInfo(service, f"x.{service}", properties=data).decoded_properties
+        with contextlib.suppress(AdvertError):
+            _harmless(read(txt))
+    return None
+
+
+def _strings(txt: Mapping[str, str]) -> bytes:
+    every = (f"{key}={value}".encode() for key, value in txt.items())
+    return b"".join(bytes([len(each)]) + each for each in every)
+
+
+def _share(data: bytes) -> object:
+    """A URL that a manifest or an advert names: what is made of it for people and for mount(8)."""
+    from swarm.core.mounting import Desktop, parse_share, way
+
+    share = parse_share(data.decode("utf-8", "replace"))
+    assert parse_share(share.url) == share
+    for desktop in (
+        Desktop(system="darwin"),
+        Desktop(system="linux", gio=True, user="ann"),
+        Desktop(system="linux", user="-x"),
+    ):
+        how = way(share, desktop)
+        assert all(word.isprintable() for word in how.words), how
+        assert how.argv is None or not any(word.startswith("-") for word in how.argv[2:]), how
+    return share
+
+
+def _hours(data: bytes) -> object:
+    from swarm.core.owner import parse_hours
+
+    return parse_hours(data.decode("utf-8", "replace"))
+
+
+def _key_file(folder: Path) -> Callable[[bytes], object]:
+    from swarm.host import keyfile
+
+    path = keyfile.key_file()
+    assert path is not None
+    assert str(path).startswith(str(folder)), path
+
+    def read(data: bytes) -> object:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        path.chmod(0o600)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(keyfile, "stretched", lambda passphrase: b"0" * 32)  # which takes long on purpose
+            return keyfile.load_key()
+
+    return read
+
+
+def _signed() -> tuple[tuple[bytes, ...], Callable[[bytes], object]]:
+    """What a signed swarm finds in a mailbox."""
+    from swarm.api.joining import passphrase_of
+    from swarm.core.trust import SwarmKey
+    from swarm.mailbox.memory import MemoryMailbox, MemoryStore
+    from swarm.mailbox.signed import SignedMailbox
+
+    key, place = SwarmKey(b"k" * 32), RunKeys("a1b2c3d4").manifest
+
+    async def seeds() -> tuple[bytes, ...]:
+        found = []
+        for record in (records.Control(action="stop", by="studio"), records.Claim(round=1, learner="a", incarnation=1)):
+            inner = MemoryMailbox(MemoryStore())
+            await SignedMailbox(inner, key).create(place, encode(record, nonce="0" * 32))
+            found.append(await inner.read(place))
+        return tuple(each for each in found if each is not None)
+
+    genuine = asyncio.run(seeds())
+    bodies = {each.split(b"\n")[0] for each in genuine}
+
+    def read(data: bytes) -> object:
+        async def look() -> bytes | None:
+            inner = MemoryMailbox(MemoryStore())
+            await inner.create(place, data)
+            return await SignedMailbox(inner, key).read(place)
+
+        passphrase_of("a1b2c3d4", data, key)
+        found = asyncio.run(look())
+        assert found is not None
+        assert found.split(b"\n")[0] in bodies
+        return found
+
+    return genuine, read
+
+
 def decoders(folder: Path) -> list[Decoder]:
     """`folder`: an empty one, with SWARM_CONFIG in it."""
     from swarm.runtime.sections import Refused
 
-    json_of = msgspec.json.encode
+    signed, read_signed = _signed()
     hashes, fetch = _attached(folder)
     heads, read_head = _checkpoint_head(folder)
     arrays, read_arrays = _checkpoint_arrays(folder)
@@ -645,7 +770,15 @@ def decoders(folder: Path) -> list[Decoder]:
         of_json("checkpoint's values", heads, read_head, Refused, OSError),
         Decoder("checkpoint's arrays", arrays, read_arrays, (Refused, HeaderError, OSError)),
         Decoder("key", _KEYS, _keys, (InvalidKey,)),
+        Decoder("TXT packet", (_strings(peer_txt(_PEER)), _strings(run_txt(_RUN))), _packet, ()),
+        Decoder("share", _SHARES, _share, (UsageError,)),
+        Decoder("hours", (b"22-7", b"22:30-7,12-13"), _hours, (ValueError,)),
+        Decoder("key file", _KEY_FILES, _key_file(folder), (PassphraseError,), _text_case),
+        Decoder("signed record", signed, read_signed, (MailboxCorrupt, RecordError), _record_case),
     ]
+    with contextlib.suppress(ImportError):
+        files, read_checkpoint = _rank_checkpoint(folder)
+        found.append(Decoder("rank's checkpoint", files, read_checkpoint, (StateMismatch,), _payload_case))
     with contextlib.suppress(ImportError):
         import yaml  # noqa: F401
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from tests.fuzz.decoders import Decoder, decoders, record_decoders, sealed
 from tests.fuzz.mutations import VALUES, places, replaced
 
-CASES = 2_500
+CASES = 2_000
 SLOW_CASES = 100_000
 SEED = 20_250_301
 CASE_CPU_S = 10.0

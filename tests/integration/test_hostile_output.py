@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import socketserver
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from swarm.cli import run
+from swarm.core.adverts import MAX_HELLO_BYTES, Hello, PeerAdvert, RunAdvert
 from swarm.core.events import Failed, Joined
 from swarm.core.jobs import Learn
 from swarm.core.keys import RunKeys
 from swarm.core.records import Control, Rejected
 from swarm.host.paths import jobs_dir
-from tests.fuzz.poison import WORST, poison, unseemly
+from tests.fuzz.mutations import RIGHT_TO_LEFT
+from tests.fuzz.poison import PRINTABLE, SHORT, WORST, poison, unseemly
 from tests.integration import handmade_job
 from tests.integration.handmade import (
     FEDERATED,
@@ -84,6 +89,9 @@ READ = (
 )
 OTHER = (
     ("logs",),
+    ("peers",),
+    *(("join", name, "--check") for name in RUNS),
+    ("join", DILOCO, "--no-mount", "--role", "syncer", "--threads", "0"),
     ("status", "nothing"),
     ("status", ""),
     ("join",),
@@ -118,6 +126,63 @@ def test_what_a_command_tells_programs_is_ascii(
     assert unseemly(err) == set()
     assert all(" " <= char <= "~" or char == "\n" for char in out)
     assert [json.loads(line) for line in out.splitlines()]
+
+
+@pytest.fixture
+def liar() -> Iterator[int]:
+    """The port of a machine here that answers whoever asks with the worst that a Hello may hold."""
+    peer = PeerAdvert(
+        peer="a" * 32,
+        name=WORST[:9000],
+        boot="0badcafe",
+        version=WORST[:200],
+        accelerators=(WORST[:900], PRINTABLE, RIGHT_TO_LEFT),
+        state="training",
+        address="fe80::1",
+        tag=SHORT,
+    )
+    names = (WORST[:9000], PRINTABLE, SHORT)
+    runs = tuple(
+        RunAdvert(
+            run=f"kx7k{n}m",
+            peer="a" * 32,
+            name=name,
+            method=name[:300],
+            task=name[:300],
+            mailbox="b" * 32,
+            phase=name[:300],
+            share=f"smb://{name}"[:100],
+            tag=SHORT,
+        )
+        for n, name in enumerate(names)
+    )
+    said = msgspec.json.encode(Hello(peer=peer, runs=runs, clock_s=1e11))
+    assert len(said) < MAX_HELLO_BYTES
+
+    class Answer(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.sendall(said)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server.server_address[1]
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("as_json", [False, True], ids=["words", "json"])
+def test_what_a_machine_answers_is_shown_plain(
+    mailbox: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, liar: int, as_json: bool
+) -> None:
+    monkeypatch.setenv("SWARM_DISCOVERY", "1")
+    assert run(["peers", "--peer", f"127.0.0.1:{liar}", "--interface", "lo", *(["--json"] if as_json else [])]) == 0
+    out, err = capsys.readouterr()
+    assert "mine" in out
+    assert unseemly(out) == unseemly(err) == set()
+    assert max(map(len, [*out.splitlines(), *err.splitlines()])) <= LONGEST_LINE
+    if as_json:
+        assert [json.loads(line) for line in out.splitlines()]
 
 
 def test_the_runs_are_as_nasty_as_they_may_be(mailbox: str) -> None:

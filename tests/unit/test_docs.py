@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -98,3 +99,27 @@ def test_a_method_names_the_tasks_that_can_be_trained_with_it() -> None:
         named[method] = set(re.findall(r"[a-z0-9]+", str(option.help).removeprefix("What to train"))) & built_in
         assert option.default in named[method]
     assert named == {"diloco": built_in, "fedavg": {task for task in built_in if dealt_out(task)}}
+
+
+def written() -> Iterator[tuple[str, list[str]]]:
+    """Every command line of the README that begins with `swarm`, in a block or in a sentence."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^    (swarm .*)$", text, re.MULTILINE)
+    for line in [*blocks, *re.findall(r"`(swarm [^`]+)`", text)]:
+        words = shlex.split(line.replace("…", ""), comments=True)[1:]
+        if words and words[0] in EVERY_NAME:
+            yield line, words
+
+
+EVERY_NAME = {path[0] for path in EVERY}
+
+
+@pytest.mark.parametrize(("line", "words"), written(), ids=str)
+def test_a_command_that_is_shown_exists_with_its_options(line: str, words: list[str]) -> None:
+    path: tuple[str, ...] = ()
+    while words and (*path, words[0]) in EVERY:
+        path = (*path, words.pop(0))
+    command = EVERY[path]
+    known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    given = {word.partition("=")[0] for word in words if re.fullmatch(r"--?[a-zA-Z][\w-]*(=.*)?", word)}
+    assert given <= known | {"--help"}, line
