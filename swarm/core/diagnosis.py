@@ -75,7 +75,7 @@ class Carrier(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     address: str  # the best of them
     kind: Kind
-    v4: str = ""  # "": it has none
+    v4: tuple[str, ...] = ()  # all of IPv4
     multicast: bool = True  # whether it carries any
     speed_bytes_per_s: float = 0.0  # 0: the system does not say
     why_not: str = ""  # why it is not used; "": it is
