@@ -44,6 +44,7 @@ def sorted_out(
             name=link.name,
             address=next(iter(link.addresses), ""),
             v4=link.v4,
+            v6=link.v6,
             kind=link.kind,
             speed_bytes_per_s=max(0, speeds.get(link.name, 0)) * 1e6 / 8,
             multicast=link.multicast,
