@@ -6,19 +6,23 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Literal
 
 import msgspec
 
 from swarm import __version__
 from swarm.core.adverts import PeerAdvert, PeerState, RunAdvert, tagged
-from swarm.core.errors import UsageError
+from swarm.core.errors import PassphraseError, UsageError
+from swarm.core.events import WorkerEvent
+from swarm.core.manifest import Manifest
 from swarm.core.sightings import Sighted, Sightings
-from swarm.core.telling import boot_digits
+from swarm.core.telling import after, boot_digits, part_in
 from swarm.core.trust import SwarmKey
 from swarm.host import settings
 from swarm.host.accelerators import accelerators
 from swarm.host.identity import identity, renew_machine_id
+from swarm.host.keyfile import load_key
 from swarm.network.discovery import USUAL, Discovery, Pace, Told
 from swarm.network.hello import parse_target
 from swarm.network.links import Links
@@ -39,17 +43,18 @@ class Advertising:
         *,
         peers: Iterable[str] = (),
         interfaces: Iterable[str] = (),
-        key: SwarmKey | None = None,
+        key: SwarmKey | Literal["own"] | None = "own",
         network: bool = True,
         probes: bool = True,
         pace: Pace = USUAL,
     ) -> None:
         """`state`: what this process does; None: it tells nothing, and only listens. `peers`: addresses to ask, beside those of
-        the settings. `interfaces`: names; none: those of the settings. `network`: False: tell nothing and hear nothing.
-        `probes`: connect to others, to see whether they can be reached."""
+        the settings. `interfaces`: names; none: those of the settings. `key`: own: of the machine's passphrase. `network`:
+        False: tell nothing and hear nothing. `probes`: connect to others, to see whether they can be reached."""
         self._state = state
         self._given, self._interfaces = tuple(peers), tuple(interfaces)
-        self._key, self._network, self._probes, self._pace = key, network, probes, pace
+        self._own_key, self._key = key == "own", None if key == "own" else key
+        self._network, self._probes, self._pace = network, probes, pace
         self._lock = threading.RLock()
         self._runs: tuple[RunAdvert, ...] = ()
         self._mailboxes: tuple[str, ...] = ()
@@ -61,6 +66,7 @@ class Advertising:
     def start(self) -> None:
         """Find out who this machine is, and begin. Raises UsageError for an address that is none."""
         here, known = identity(), settings.load()[0]
+        self._load_key()
         self._me = PeerAdvert(peer=here.machine, name=here.machine_name, boot=boot_digits(here.boot), version=__version__)
         self._sighted = Sighted(peer=self._me.peer, boot=self._me.boot, key=self._key, lives_s=self._pace.lives_s)
         threading.Thread(target=self._look_at_hardware, name="swarm-hardware", daemon=True).start()
@@ -71,7 +77,7 @@ class Advertising:
             try:
                 parse_target(target)
             except UsageError as error:
-                self._notes.append(f"peers in the settings: {error}")
+                self._note(f"peers in the settings: {error}")
             else:
                 asked.append(target)
         if self._network:
@@ -102,6 +108,13 @@ class Advertising:
         """All that this machine takes part in, or offers, by this process."""
         self._runs = tuple(runs)
 
+    def use_passphrase(self, fingerprint: str) -> None:
+        """This machine's has this fingerprint now: look again, if it is another one than at the start."""
+        if self._own_key and fingerprint != ("" if self._key is None else self._key.fingerprint):
+            with self.sighted() as sighted:
+                self._load_key()
+                sighted.keyed(self._key)
+
     def open_mailboxes(self, ids: Iterable[str]) -> None:
         self._mailboxes = tuple(ids)
 
@@ -127,10 +140,39 @@ class Advertising:
             )
 
     @property
+    def signs(self) -> bool:
+        """Whether this machine has a passphrase."""
+        return self._key is not None
+
+    @property
+    def peer(self) -> str:
+        """This machine's id."""
+        assert self._me is not None, "start() comes first"
+        return self._me.peer
+
+    @property
+    def unheard(self) -> str:
+        """Why others may not hear this machine, in words; "" while nothing speaks for it."""
+        discovery = self._discovery
+        return "" if discovery is None else discovery.unheard
+
+    @property
     def discovery(self) -> Discovery | None:
         return self._discovery
 
     # ----
+
+    def _load_key(self) -> None:
+        if not self._own_key:
+            return
+        try:
+            self._key = load_key()
+        except PassphraseError as error:
+            self._note(str(error))
+
+    def _note(self, line: str) -> None:
+        if line not in self._notes:
+            self._notes.append(line)
 
     def _told(self, address: str, port: int) -> Told:
         """Called under the lock."""
@@ -159,11 +201,9 @@ class Advertising:
         try:
             renewed = renew_machine_id(self._me.peer)
         except UsageError as error:
-            note = f"another machine has this one's id, and a new one cannot be kept: {error}"
-            if note not in self._notes:
-                self._notes.append(note)
+            self._note(f"another machine has this one's id, and a new one cannot be kept: {error}")
             return
-        self._notes.append("another machine had this one's id (a copied home folder or virtual machine): this one has a new id")
+        self._note("another machine had this one's id (a copied home folder or virtual machine): this one has a new id")
         self._me = msgspec.structs.replace(self._me, peer=renewed)
         sighted.renamed(renewed)
 
@@ -172,3 +212,41 @@ class Advertising:
         with self._lock:
             assert self._me is not None
             self._me = msgspec.structs.replace(self._me, accelerators=names, memory_bytes=memory_bytes)
+
+
+@contextlib.contextmanager
+def advertised(
+    manifest: Manifest, *, mailbox: str, trouble: Callable[[str], object], pace: Pace = USUAL
+) -> Iterator[Callable[[WorkerEvent], None]]:
+    """Tell the network that this machine takes part in a run, for as long as the context lasts. What is yielded is called with
+    all that the worker tells, from any thread, and never blocks. `mailbox`: its id. `trouble`: called once, with why others may
+    not hear of it. Nothing is told where discovery is off."""
+    if not discovers():
+        yield lambda event: None
+        return
+    telling = Advertising("waiting", network=True, probes=False, pace=pace)
+    part, told = None, False
+
+    def on(event: WorkerEvent) -> None:
+        nonlocal part, told
+        if part is None:
+            return
+        part = after(part, event)
+        telling.tell(part.state)
+        telling.tell_runs([part.run])
+        if not told and (why := telling.unheard):
+            told = True
+            trouble(f"other machines may not see this one: {why}")
+
+    try:
+        telling.start()
+        telling.open_mailboxes([mailbox])
+        part = part_in(manifest, mailbox=mailbox, peer=telling.peer, signed=telling.signs)
+        telling.tell_runs([part.run])
+    except Exception as error:  # training is what this process is for
+        told = True
+        trouble(f"other machines are not told of this one: {type(error).__name__}: {error}")
+    try:
+        yield on
+    finally:
+        telling.close()

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable
+from typing import Literal
 
 from swarm.advertising import Advertising, discovers
 from swarm.core.adverts import PeerState
@@ -39,12 +40,12 @@ class Neighbourhood:
         advertises: PeerState | None = None,
         peers: Iterable[str] = (),
         interfaces: Iterable[str] = (),
-        key: SwarmKey | None = None,
+        key: SwarmKey | Literal["own"] | None = "own",
         network: bool | None = None,
     ) -> None:
         """`advertises`: what this process tells of this machine; None: it only listens. `peers`: addresses to ask, beside
-        those of the settings. `interfaces`: by name; none: those of the settings, else the best. `network`: None: as
-        SWARM_DISCOVERY and the settings have it."""
+        those of the settings. `interfaces`: by name; none: those of the settings, else the best. `key`: own: of this
+        machine's passphrase. `network`: None: as SWARM_DISCOVERY and the settings have it."""
         self._telling = Advertising(
             advertises, peers=peers, interfaces=interfaces, key=key, network=discovers() if network is None else network
         )
@@ -65,6 +66,7 @@ class Neighbourhood:
     def poll(self, home: Home) -> Sightings:
         """What is seen just now. `home`: what HomeWatch has read last."""
         now_s = time.monotonic()
+        self._telling.use_passphrase(home.fingerprint)
         mounted = []
         with self._telling.sighted() as sighted:
             for view in home.mailboxes:

@@ -228,6 +228,7 @@ class HomeWatch:
     def __init__(self, mailboxes: tuple[str, ...] | None = None) -> None:
         """`mailboxes`: locations to follow; None: those of the settings, asked for at every poll."""
         self._given = mailboxes
+        self.also: tuple[str, ...] = ()  # more locations, which come to be known
         self._watches: dict[str, _MailboxWatch] = {}
         self._fingerprint = ""
 
@@ -238,7 +239,7 @@ class HomeWatch:
             fingerprint = "" if key is None else key.fingerprint
             if fingerprint != self._fingerprint:  # made, or taken over, while this watches: look with other eyes
                 self._watches, self._fingerprint = {}, fingerprint
-        locations = known_mailboxes() if self._given is None else self._given
+        locations = dict.fromkeys((*(known_mailboxes() if self._given is None else self._given), *self.also))
         self._watches = {place: self._watches.get(place) or _MailboxWatch(place) for place in locations}
         views = await asyncio.gather(*(watch.poll() for watch in self._watches.values()))
         return Home(mailboxes=tuple(views), jobs=jobs(), fingerprint=self._fingerprint)

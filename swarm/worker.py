@@ -22,6 +22,7 @@ import msgspec
 import psutil
 
 from swarm import __version__
+from swarm.advertising import advertised
 from swarm.core.errors import INTERRUPTED, SwarmError, UsageError
 from swarm.core.events import Building, Created, Failed, Trouble, WorkerEvent
 from swarm.core.finetune import FineTune
@@ -51,6 +52,7 @@ class EventFile:
 
     def __init__(self, job: Path) -> None:
         self._job, self._lock = job, threading.RLock()
+        self.also: list[Callable[[WorkerEvent], None]] = []  # called with each event, after it was written
 
     def __call__(self, event: WorkerEvent) -> None:
         words = sentence(event)
@@ -58,6 +60,8 @@ class EventFile:
             self._append("events.jsonl", msgspec.json.encode(event))
             if words is not None:
                 self._append("log.txt", f"{time.strftime('%H:%M:%S')} {words}".encode())
+        for each in self.also:
+            each(event)
 
     def _append(self, name: str, line: bytes) -> None:
         # A full disk here must not end the training.
@@ -78,7 +82,8 @@ def main(argv: list[str] | None = None) -> int:
         order = msgspec.json.decode((job / "order.json").read_bytes(), type=Order)
         match order:
             case Learn():
-                return learn(order, me, emit)
+                with contextlib.ExitStack() as part:
+                    return learn(order, me, emit, part)
             case Export():
                 return export(order)
             case Generate():
@@ -95,7 +100,8 @@ def main(argv: list[str] | None = None) -> int:
         raise
 
 
-def learn(order: Learn, me: Identity, emit: EventFile) -> int:
+def learn(order: Learn, me: Identity, emit: EventFile, part: contextlib.ExitStack) -> int:
+    """`part`: ended with this machine's part in the run."""
     from swarm.runtime.task_files import joined_files
     from swarm.tasks import registry
 
@@ -104,7 +110,7 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
         emit(told)
     tending = Tending(order.owner, emit=emit)
     mailbox = mailbox_at(order.mailbox)
-    asyncio.run(mailbox.open())
+    ident = asyncio.run(mailbox.open())
     trainable: Trainable | None = None
     if order.create is None:
         manifest = asyncio.run(read_to_write(mailbox, order.run))
@@ -121,6 +127,8 @@ def learn(order: Learn, me: Identity, emit: EventFile) -> int:
             emit(Trouble(message=f"another run is called {name}, too: commands tell this one by its id, {run}"))
         if not order.join:
             return 0
+    telling = advertised(manifest, mailbox=ident, trouble=lambda why: emit(Trouble(message=why)))
+    emit.also.append(part.enter_context(telling))
     fine_tunes = isinstance(manifest.algorithm, FineTune)
     if trainable is None and order.role != "syncer" and not fine_tunes:
         _check_own_data(manifest.algorithm, order)

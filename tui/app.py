@@ -14,12 +14,12 @@ from typing import ClassVar, Protocol
 
 from rich.text import Text
 from textual import on
-from textual.app import App, SystemCommand
+from textual.app import App, SuspendNotSupported, SystemCommand
 from textual.filter import LineFilter
 from textual.message import Message
 from textual.screen import Screen
 
-from swarm.api import Job, RunState, note_crash
+from swarm.api import Job, RunState, mount, note_crash
 from tui import text
 from tui.commands import KEYS, Place, bindings, key_names
 from tui.filters import Ascii, Styled
@@ -213,6 +213,22 @@ class SwarmApp(App[None]):
         if shown.joining.location is not None:
             self.feed.join(RunAt(shown.joining.location, shown.at.run))
             self._toast(f"joining {text.plain(shown.joining.name, 40)}")
+
+    def begin_mount(self, shown: JoinShown) -> None:
+        """Mount what is missing. What may ask for a password does so in the terminal, which is its for that time."""
+        way = shown.joining.way
+        if way is None or not way.asks:
+            self.feed.mount(shown.at)
+            return
+        try:
+            with self.suspend():
+                print(" ".join(way.argv or ()), flush=True)
+                problem = mount(way, quiet=False)
+        except SuspendNotSupported:
+            self.feed.mount(shown.at)
+            return
+        if problem:
+            self._toast(f"could not mount: {problem}", "error")
 
     def ask_peer(self) -> None:
         words = (

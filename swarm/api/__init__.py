@@ -59,7 +59,7 @@ from swarm.core.state import LearnerView, RunState, participants, rejections, tr
 from swarm.core.ticks import Tick
 from swarm.host.crash import note_crash
 from swarm.host.settings import mailbox_location
-from swarm.host.tending import manners
+from swarm.host.tending import held_by, manners
 from swarm.launcher import Job, jobs
 from swarm.learners.devices import installed_frameworks
 from swarm.neighbours import Neighbourhood, look_around
@@ -125,6 +125,7 @@ __all__ = [
     "extend_run",
     "find_run",
     "foreign_program",
+    "held_by",
     "history_rows",
     "installed_frameworks",
     "job_rows",

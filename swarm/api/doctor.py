@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import getpass
 import os
+import stat
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -15,12 +16,12 @@ from functools import partial
 import msgspec
 
 from swarm.core import bugreport, diagnosis
-from swarm.core.diagnosis import FRAMEWORK, MACHINE, NETWORK, PEERS, SETTINGS, SHARE, TOPICS, Carrier
+from swarm.core.diagnosis import FRAMEWORK, MACHINE, NETWORK, PEERS, SETTINGS, SHARE, TOPICS, Carrier, Passphrase
 from swarm.core.diagnosis import clock_words as clock_words
-from swarm.core.errors import SwarmError, UsageError
+from swarm.core.errors import PassphraseError, SwarmError, UsageError
 from swarm.core.sightings import Sightings
 from swarm.core.ticks import Tick, checking, failed
-from swarm.host import identity, machine, settings, trial
+from swarm.host import identity, keyfile, machine, settings, trial
 from swarm.learners.devices import installed_frameworks
 from swarm.mailbox.probe import probe
 from swarm.mailbox.threads import DaemonThreads
@@ -95,6 +96,7 @@ class _Doctor:
             _Check(PEERS, "peers", self._peers, limit_s=LIMIT_S),
             *self._shares(),
             _Check(SETTINGS, "settings", self._settings, limit_s=QUICK_S),
+            _Check(SETTINGS, "passphrase", self._passphrase, limit_s=QUICK_S),
         ]
 
     async def _machine(self) -> Iterable[Tick]:
@@ -165,6 +167,9 @@ class _Doctor:
 
     async def _settings(self) -> Iterable[Tick]:
         return diagnosis.settings_ticks((await self._threads.run(settings.load))[1])
+
+    async def _passphrase(self) -> Iterable[Tick]:
+        return diagnosis.passphrase_ticks(await self._threads.run(passphrase))
 
 
 async def examine(
@@ -240,6 +245,21 @@ def _settled(seen: Sightings) -> bool:
     return all((peer.reached_ms is not None or peer.unreachable) and peer.sees_us is not None for peer in others)
 
 
+def passphrase() -> Passphrase:
+    """What is so with this machine's."""
+    path = keyfile.key_file()
+    if path is None:
+        return Passphrase(path="", there=False)
+    found = Passphrase(path=str(path), there=path.exists())
+    if found.there:
+        found = msgspec.structs.replace(found, mode=stat.S_IMODE(path.stat().st_mode))
+    try:
+        key = keyfile.load_key()
+    except PassphraseError as error:
+        return msgspec.structs.replace(found, problem=str(error))
+    return found if key is None else msgspec.structs.replace(found, fingerprint=key.fingerprint)
+
+
 def refreshed(found: Examination, seen: Sightings, now_s: float) -> Examination:
     """With the machines as they are seen by now; the rest as it was found."""
     of_peers = [n for n, tick in enumerate(found.ticks) if tick.topic == PEERS]
@@ -270,4 +290,8 @@ def _hidden(sightings: Sightings) -> bugreport.Hide:
         users.append(getpass.getuser())
     home = os.path.expanduser("~")
     users.append(os.path.basename(home))
-    return bugreport.Hide(home=home, users=tuple(users), machines=tuple(names))
+    secrets: tuple[str, ...] = ()
+    with contextlib.suppress(PassphraseError):
+        if (kept := keyfile.kept()) is not None:
+            secrets = (kept.passphrase, kept.key.fingerprint)  # of a weak one, whoever has this can try out guesses
+    return bugreport.Hide(home=home, users=tuple(users), machines=tuple(names), secrets=secrets)

@@ -171,8 +171,7 @@ async def check_joinable(location: str, manifest: Manifest) -> None:
 
 
 async def joinable(location: str) -> list[Manifest]:
-    """Runs that are neither done nor stopped. Raises RunSigned if there are only such as this machine lacks the passphrase of.
-    """
+    """Runs that are neither done nor stopped. Raises RunSigned if all of them need a passphrase that is not here."""
     found: list[Manifest] = []
     signed: list[tuple[Manifest, Trust]] = []
     for manifest in (await survey(location))[0]:

@@ -5,30 +5,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from importlib.util import find_spec
 
 import msgspec
 import psutil
 
 from swarm import __version__
 from swarm.api.finding import ended, foreign_program
+from swarm.api.fitness import TaskCheck, check_named, check_task, passphrase_of
 from swarm.core.errors import (
-    DataMissing,
-    DeviceUnavailable,
     FormatMismatch,
     MailboxError,
     MailboxMoved,
+    PassphraseError,
     RecordError,
+    RecordForged,
     RunError,
     RunNotFound,
     SwarmError,
-    TaskUnknown,
     UsageError,
 )
 from swarm.core.finetune import FineTune
-from swarm.core.joining import Fault, JoinFacts, Passphrase, join_ticks
+from swarm.core.joining import PASSPHRASE, Fault, JoinFacts, join_ticks
 from swarm.core.keys import RunKeys
-from swarm.core.lines import UNREADABLE, Envelope
 from swarm.core.manifest import Manifest
 from swarm.core.mounting import Desktop, Share, Way, share_of, way, ways_in_words
 from swarm.core.records import Role
@@ -38,15 +36,14 @@ from swarm.core.state import RunState
 from swarm.core.ticks import Tick, failed, passed
 from swarm.core.trust import SwarmKey
 from swarm.host import settings
+from swarm.host.keyfile import load_key
 from swarm.host.mounts import Finder, desktop
 from swarm.host.mounts import mount as run_mount
-from swarm.learners.devices import resolve
 from swarm.mailbox import open_mailbox
 from swarm.mailbox.probe import probe
 from swarm.mailbox.threads import DaemonThreads
 from swarm.mailbox.waiting import in_time
 from swarm.manifests import read_manifest
-from swarm.tasks import registry
 from swarm.watch import RunWatch, known_mailboxes, now_s
 
 AGAIN_S = 30.0  # after which a share that worked is tried out again
@@ -80,9 +77,9 @@ class Joining(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def settled(self) -> bool:
         """Whether looking longer tells nothing more."""
-        failed = any(tick.verdict == "failed" for tick in self.ticks)
+        failed = {tick.name for tick in self.ticks if tick.verdict == "failed"}
         known = bool(self.ticks) and all(tick.verdict != "checking" for tick in self.ticks)
-        return known or self.unmounted or (failed and self.manifest is None)
+        return known or self.unmounted or PASSPHRASE in failed or (bool(failed) and self.manifest is None)
 
 
 class JoinWatch:
@@ -121,7 +118,7 @@ class JoinWatch:
         self._probing: asyncio.Task[list[Tick]] | None = None
         self._probed_s: float | None = None
         self._tasks = DaemonThreads(1)
-        self._checking: asyncio.Task[_TaskCheck] | None = None
+        self._checking: asyncio.Task[TaskCheck] | None = None
 
     async def poll(self, sightings: Sightings | None = None) -> Joining:
         """Never raises for what is wrong with the share or the run: a tick says so."""
@@ -170,9 +167,18 @@ class JoinWatch:
             versions = tuple(p.advert.version for p in sightings.peers if p.advert.name in seen.peers and not p.itself)
             self._set(advert=seen.advert, their_versions=versions or self._facts.their_versions)
             if self._facts.manifest is None and seen.advert.signed:
-                key = load_key()
+                key = self._key()
                 self._set(passphrase="missing" if key is None else "right" if seen.ours else "wrong")
         self._set(listened=True, told_by=told_by)
+
+    def _key(self) -> SwarmKey | None:
+        try:
+            key = load_key()
+        except PassphraseError as error:
+            self._set(passphrase_fault=str(error))
+            return None
+        self._set(passphrase_fault="")
+        return key
 
     @property
     def _share(self) -> Share | None:
@@ -209,6 +215,10 @@ class JoinWatch:
             state = await self._watch.poll()
         except MailboxMoved as error:
             self._away(location, error)
+        except RecordForged:
+            self._lost = None  # the passphrase has a tick of its own
+        except PassphraseError as error:
+            self._set(passphrase_fault=str(error))
         except MailboxError as error:
             self._set(location=location)
             self._lost = Fault(str(error), "is the share mounted and reachable? It is tried again")
@@ -242,8 +252,10 @@ class JoinWatch:
             raise MailboxMoved(f"{location} is another mailbox ({ident[:8]}…, not {self._facts.mailbox[:8]}…)")
         manifest = await in_time(mailbox, read_manifest(mailbox, self._run))
         data = await in_time(mailbox, mailbox.read(RunKeys(self._run).manifest))
-        state, fingerprint = passphrase_of(self._run, data or b"", load_key())
-        self._location, self._watch = location, RunWatch(location, self._run, history=False)
+        state, fingerprint = passphrase_of(self._run, data or b"", self._key())
+        # Of a run that is not this swarm's the ticks tell all the same, as of one that is only watched.
+        store = mailbox if state in ("wrong", "unasked") else None
+        self._location, self._watch = location, RunWatch(location, self._run, history=False, store=store)
         self._checking = None
         self._set(
             location=location,
@@ -256,6 +268,10 @@ class JoinWatch:
         )
 
     def _fold(self, state: RunState) -> None:
+        if state.halted:
+            self._set(run_fault=Fault(state.lost or "", "swarm status tells more"))
+            return
+        self._set(run_fault=None)
         self._lost = Fault(state.lost, "is the share reachable? It is tried again") if state.lost else None
         if state.lost:
             return
@@ -286,7 +302,8 @@ class JoinWatch:
         except (SwarmError, OSError) as error:
             found = [failed("writable", str(error))]
         wrong = next((tick for tick in found if tick.verdict == "failed" and tick.name in _NEEDED), None)
-        doubtful = next((tick for tick in found if tick.verdict != "ok" and tick is not wrong), None)
+        others = (tick for tick in found if tick.verdict != "ok" and tick is not wrong)
+        doubtful = min(others, key=lambda tick: tick.verdict != "failed", default=None)
         slow = next((tick.detail for tick in found if tick.name == "timings"), "")
         self._probed_s = now_s() if wrong is None else None  # what is wrong is tried again with every poll
         self._unfit = None if wrong is None else Fault(wrong.detail, wrong.remedy)
@@ -320,93 +337,6 @@ class JoinWatch:
             if found.fault is not None:
                 self._checking = None  # it may be installed meanwhile
             self._set(task_fault=found.fault, task_words=found.words, options_fault=found.options, data_fault=found.data)
-
-
-class _TaskCheck(msgspec.Struct, frozen=True):
-    fault: Fault | None = None
-    words: str | None = None
-    options: str = ""  # what is wrong with them
-    data: str = ""
-
-
-def check_task(manifest: Manifest, *, framework: str = "auto", device: str = "auto") -> _TaskCheck:
-    """Whether what a run trains can be trained on this machine."""
-    method = "mlx-lm" if isinstance(manifest.algorithm, FineTune) else ""
-    found = check_named(manifest.task.name, method, framework=framework, device=device)
-    if found.fault is not None or method:
-        return found
-    task = registry.get(manifest.task.name)
-    options = data = ""
-    try:
-        task.options(
-            {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in manifest.task.options.items()}
-        )
-    except UsageError as error:
-        options = str(error)
-    if manifest.task.data and not manifest.files and manifest.model is None:
-        data = _data_fault(manifest)
-    return msgspec.structs.replace(found, options=options, data=data)
-
-
-def check_named(task: str, method: str, *, framework: str = "auto", device: str = "auto") -> _TaskCheck:
-    if method == "mlx-lm":
-        missing = [name for name in ("mlx", "mlx_lm") if not _installed(name)]
-        if missing:
-            words = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed here"
-            return _TaskCheck(Fault(words, "pip install 'homeswarm[mlx-lm]'"))
-        return _TaskCheck(None, "MLX-LM")
-    name = plain(task, 60)
-    if task == registry.LIBRARY:
-        return _TaskCheck(Fault("the run trains a program's own model", "start that program here: it joins by itself"))
-    try:
-        found = registry.get(task)
-        registry.check_installed(found)
-        chosen, place = resolve(framework, device, found.frameworks)
-    except TaskUnknown as error:
-        remedy = f"install the package that brings the task {name!r}, as on the other machines (pip install …)"
-        return _TaskCheck(Fault(plain(str(error), 300), remedy))
-    except (UsageError, DeviceUnavailable) as error:
-        words, _, remedy = str(error).partition(": ")
-        return _TaskCheck(Fault(plain(words, 300), plain(remedy, 200)))
-    return _TaskCheck(None, f"{name}, with {chosen}" + ("" if place == "auto" else f" on {place}"))
-
-
-def _data_fault(manifest: Manifest) -> str:
-    wanted = [(ref.sha256, ref.size_bytes) for ref in manifest.task.data]
-    names = ", ".join(f"{plain(ref.name, 40)} (SHA-256 {ref.sha256[:12]}…)" for ref in manifest.task.data[:3])
-    with contextlib.suppress(DataMissing, UsageError):
-        here = registry.get(manifest.task.name).data(None)
-        if [(ref.sha256, ref.size_bytes) for ref in here] == wanted:
-            return ""
-    return f"the run trains on {names}, which is neither attached to it nor part of the task here"
-
-
-def _installed(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except (ImportError, ValueError):
-        return False
-
-
-def load_key() -> SwarmKey | None:
-    """This machine's passphrase; None: it has none."""
-    return None
-
-
-def passphrase_of(run: str, data: bytes, key: SwarmKey | None) -> tuple[Passphrase, str]:
-    """(how a run's manifest record fits this machine's passphrase, the fingerprint of that)."""
-    body, _, rest = data.partition(b"\n")
-    try:
-        signature = msgspec.json.decode(rest, type=Envelope).signature
-    except UNREADABLE:
-        signature = None
-    mine = key.fingerprint if key is not None else ""
-    if signature is None:
-        return ("open" if key is None else "unasked"), mine
-    if key is None:
-        return "missing", ""
-    right = key.verifies(signature, run=run, key=RunKeys(run).manifest, body=body)
-    return ("right" if right else "wrong"), mine
 
 
 def _words(state: RunState) -> str:

@@ -45,6 +45,7 @@ def demo(rounds: int, task: str, keep: bool, as_json: bool) -> int:
     try:
         # Its jobs are no jobs of this machine: they go with the folder.
         os.environ["SWARM_STATE_DIR"] = str(folder / "state")
+        os.environ["SWARM_DISCOVERY"] = "0"  # nobody else can join what is gone in a moment
         result = _Demo(folder, workers, task=task, rounds=rounds, frameworks=frameworks).run()
     finally:
         with _undisturbed():

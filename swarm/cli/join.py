@@ -44,7 +44,7 @@ def join(
 ) -> int:
     """Take part in a run: RUN is a name, an id, or the start of one. Without it, in the only one that can be joined.
 
-    Runs are looked for in the mailboxes that are known here, and on the network. With --wait this machine stands by: it takes part
+    Runs are looked for in the known mailboxes, and on the network. With --wait this machine stands by: it takes part
     in runs as they appear, one at a time, until it is told to end.
     """
     from swarm.cli import joining, narrate

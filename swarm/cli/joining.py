@@ -131,10 +131,10 @@ def _mounted(found: Joining, offer: Offer, known: tuple[str, ...], learner: Lear
         raise MailboxAway("\n".join([*words, *hint]))
     for line in words:
         say(line)
-    if command and (mounting or click.confirm("Mount it now?", err=True)):
-        assert found.way is not None
-        if problem := mount(found.way, quiet=not terminal):
-            say(f"it could not be mounted: {plain(problem, 300)}")
+    if command and not mounting and not click.confirm("Mount it now?", err=True):
+        raise click.exceptions.Exit(1)
+    if command and found.way is not None and (problem := mount(found.way, quiet=not terminal)):
+        say(f"it could not be mounted: {plain(problem, 300)}")
     say("waiting until it is mounted (Ctrl-C ends)")
     found = asyncio.run(_appeared(offer, known, learner))
     if found.unmounted:

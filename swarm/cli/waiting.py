@@ -140,7 +140,15 @@ def stand_by(choice: RulesChoice, *, run: str | None, learner: LearnerChoice, ma
             put({"run": run, **msgspec.to_builtins(event)})
 
     owner = "" if manners is None else manners.words
-    machine = standby.Standby(rules, learner, mailbox=location, owner=owner, tell=tell, heard=heard)
+    machine = standby.Standby(
+        rules,
+        learner,
+        mailbox=location,
+        owner=owner,
+        held=api.held_by(order.owner) if order.owner else None,
+        tell=tell,
+        heard=heard,
+    )
     with narrate.asked_to_leave(machine.workers) as asked:
         try:
             asyncio.run(machine.run(asked))

@@ -34,6 +34,7 @@ class Hide(msgspec.Struct, frozen=True, kw_only=True):
 
     home: str = ""  # becomes ~
     users: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
     machines: tuple[str, ...] = ()  # become machine-1, machine-2, …: the first one is this machine
 
 
@@ -101,6 +102,9 @@ def _peer(peer: SeenPeer, now_s: float) -> str:
 
 def scrubbed(text: str, hide: Hide) -> str:
     """Without what identifies a person or a machine, and without what looks like a secret."""
+    for secret in hide.secrets:
+        if secret:
+            text = text.replace(secret, "(hidden)")
     text = _LOGIN.sub("//", text)
     if len(hide.home) > 1:
         text = re.sub(rf"{re.escape(hide.home)}(?=$|[/\s:;,'\"])", "~", text)

@@ -67,6 +67,7 @@ class JoinFacts(msgspec.Struct, frozen=True, kw_only=True):
     trains: bool = False  # somebody does, just now
     their_versions: tuple[str, ...] = ()  # of swarm, on the machines that take part
     passphrase: Passphrase | None = None
+    passphrase_fault: str = ""  # why the file with this machine's cannot be used
     fingerprint: str = ""  # of this machine's passphrase
     # of this machine
     version: str
@@ -143,6 +144,8 @@ def _open(facts: JoinFacts) -> Tick:
         return checking(OPEN, "the run cannot be read")
     if facts.ended:
         return failed(OPEN, f"{name} {facts.phase_words}", "`swarm export` takes what it learned; `swarm start` begins another")
+    if facts.phase is None and facts.passphrase in ("wrong", "unasked"):
+        return checking(OPEN, "known once the passphrase is right")
     if facts.phase is None:
         advert = facts.advert
         if advert is not None and advert.phase in ("done", "stopped"):
@@ -213,6 +216,8 @@ def _version(facts: JoinFacts) -> Tick:
 
 def _passphrase(facts: JoinFacts) -> Tick:
     mine = f"this machine's passphrase ({facts.fingerprint})" if facts.fingerprint else "this machine's passphrase"
+    if facts.passphrase_fault:
+        return failed(PASSPHRASE, plain(facts.passphrase_fault, 300), "`swarm key --help` tells more")
     match facts.passphrase:
         case None:
             return _later(PASSPHRASE, facts)

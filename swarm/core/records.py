@@ -35,8 +35,8 @@ LearnerPhase = Literal["join", "train", "upload", "wait", "merge", "pull", "eval
 
 
 def _check_metrics(record: Snapshot | Participant | EvalRecord) -> None:
-    """A metric that is not finite is left out, since JSON has no word for it, and so is one with an endless name. Raises ValueError
-    for very many."""
+    """A metric that is not finite is left out, since JSON has no word for it, and so is one with an endless name. Raises
+    ValueError for very many."""
     if len(record.metrics) > MAX_METRICS:
         raise ValueError(f"metrics must be at most {MAX_METRICS}, got {len(record.metrics)}")
     kept = {k: float(v) for k, v in record.metrics.items() if math.isfinite(v) and len(k) <= MAX_METRIC_NAME}

@@ -170,6 +170,13 @@ class Sighted:
             del self._mounted[gone]
             self._drop_mailbox(f"mailbox {gone} ", ())
 
+    def keyed(self, key: SwarmKey | None) -> None:
+        """This machine has this passphrase from now on: what was heard is judged by it."""
+        self._key = key
+        for sources in (self._peers, self._runs):
+            for source in sources.values():
+                source.ours = source.how == "mailbox" or ours(source.advert, key)
+
     def renamed(self, peer: str) -> None:
         """This machine goes by another id from now on."""
         self.peer = peer

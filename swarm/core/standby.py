@@ -8,7 +8,6 @@ from typing import Literal, TypeAlias, assert_never
 
 import msgspec
 
-from swarm.core.manifest import Manifest
 from swarm.core.sentences import amount, counted, plain
 from swarm.core.state import RunPhase
 
@@ -49,6 +48,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     good_s: float = 600.0  # after so long in a run, failures of before do not count any more
     failures: int = 8  # in a row, after which a run is given up
     given_up_s: float = 6 * 3600.0  # for so long
+    held_s: float = 1800.0  # that a worker holds still for its machine's owner, before it leaves and gives back its memory
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -220,22 +220,6 @@ def barred(before: Mapping[str, Why], newest: Mapping[str, Why | None]) -> dict[
         else:
             found.pop(run, None)
     return found
-
-
-def memory_needed(manifest: Manifest) -> int:
-    """Bytes of memory that a learner of the run takes, about: parameters, gradients, two moments of Adam, the committed
-    parameters and a delta; of a fine-tuning, the base model and half as much again. 0: not known."""
-    if manifest.tensors:
-        elements = sum(tensor.size for tensor in manifest.tensors)
-        return FRAMEWORK_BYTES + COPIES * 4 * elements
-    if manifest.model is not None:
-        weights = sum(ref.size_bytes for ref in manifest.model.files if ref.name.endswith(".safetensors"))
-        return FRAMEWORK_BYTES + weights * 3 // 2
-    return 0
-
-
-COPIES = 6
-FRAMEWORK_BYTES = 300_000_000
 
 
 def size(text: str) -> int:

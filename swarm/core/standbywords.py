@@ -85,12 +85,37 @@ class Busy(_Event, frozen=True, kw_only=True, tag=True):
     name: str
 
 
+class HoldsStill(_Event, frozen=True, kw_only=True, tag=True):
+    """There is a run to join, and this machine's owner comes first."""
+
+    reason: str
+
+
+class GivesBack(_Event, frozen=True, kw_only=True, tag=True):
+    """The worker leaves, after it has held still for long: its memory is the owner's."""
+
+    run: str
+    name: str
+    after_s: float
+
+
 class StandsDown(_Event, frozen=True, kw_only=True, tag=True):
     """It was told to end."""
 
 
 Told: TypeAlias = (
-    StandsBy | NothingToDo | Joins | JoinedNoMore | WorkerLost | RunGivenUp | MailboxLost | MailboxBack | Busy | StandsDown
+    StandsBy
+    | NothingToDo
+    | Joins
+    | JoinedNoMore
+    | WorkerLost
+    | RunGivenUp
+    | MailboxLost
+    | MailboxBack
+    | Busy
+    | HoldsStill
+    | GivesBack
+    | StandsDown
 )
 
 
@@ -123,6 +148,12 @@ def words(event: Told) -> str:
             return f"{plain(event.mailbox, 300)} is there"
         case Busy():
             return f"waits: this machine trains {plain(event.name)} already (job {event.job})"
+        case HoldsStill():
+            return f"joins nothing for now: {plain(event.reason, 200)}"
+        case GivesBack():
+            return (
+                f"leaves {plain(event.name)} for now, after it held still for {span(event.after_s)}: its memory is free again"
+            )
         case StandsDown():
             return "stands by no more"
         case _:

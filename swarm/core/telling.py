@@ -1,13 +1,33 @@
-"""What stands in a mailbox of a run and of the machines in it, as adverts: seen there, it needs no multicast. Pure."""
+"""What adverts say of a run and of the machines in it: as a worker knows it, and as it stands in a mailbox, which needs no
+multicast. Pure."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import re
+
+import msgspec
 
 from swarm.core.adverts import PeerAdvert, PeerState, RunAdvert, checked_peer, checked_run
 from swarm.core.errors import AdvertError
+from swarm.core.events import (
+    Ended,
+    Gathering,
+    JobStepped,
+    Joined,
+    Paused,
+    RankPlaced,
+    Resumed,
+    RoundClosed,
+    Stepped,
+    Trained,
+    Training,
+    Waiting,
+    WorkerEvent,
+)
 from swarm.core.finetune import FineTune
+from swarm.core.manifest import Manifest
 from swarm.core.needs import memory_needed
 from swarm.core.rankview import progress
 from swarm.core.rounds import starters
@@ -17,6 +37,68 @@ from swarm.core.state import LearnerView, RunState
 def boot_digits(boot: str) -> str:
     """A boot's id as adverts have it."""
     return hashlib.sha256(boot.encode()).hexdigest()[:8]
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker tells of its part in a run."""
+
+    run: RunAdvert
+    state: PeerState = "waiting"
+
+
+def part_in(manifest: Manifest, *, mailbox: str, peer: str, signed: bool = False) -> Part:
+    """Before the worker has joined. `mailbox`: its id."""
+    algorithm = manifest.algorithm
+    rounds = algorithm.iters if isinstance(algorithm, FineTune) else manifest.rounds
+    run = _bare(manifest, mailbox=mailbox, peer=peer, rounds=rounds)
+    return Part(run=msgspec.structs.replace(run, signed=signed))
+
+
+def after(part: Part, event: WorkerEvent) -> Part:
+    """The part once `event` has happened; most of them change nothing."""
+    match event:
+        case Joined():
+            return _part(part, "training", round=event.round, phase="running", learners=max(1, part.run.learners))
+        case Waiting() if event.reason.startswith("waiting"):
+            more = re.search(r"\d+(?= more learner)", event.reason)
+            return _part(part, "waiting", round=event.round, phase="waiting", wanted=int(more[0]) if more else 0)
+        case Stepped() | Training() | Trained() | Resumed():
+            return _part(part, "training", round=event.round, phase="running", wanted=0)
+        case Paused():
+            return _part(part, "paused", round=event.round, phase="paused")
+        case RoundClosed():
+            who = {each.learner for each in event.clients} or set(event.participants)
+            changes = {"learners": len(who)} if who else {}  # a round may close without anything that counts
+            return _part(part, part.state, round=event.round + 1, rounds=event.rounds, wanted=0, **changes)
+        case Gathering():
+            return _part(part, "waiting", phase="waiting")
+        case RankPlaced():
+            return _part(part, "training", phase="running", learners=event.size)
+        case JobStepped():
+            return _part(part, "training", phase="running", round=event.iteration)
+        case Ended(reason="done" | "stopped"):
+            return _part(part, "idle", phase=event.reason)
+        case _:
+            return part
+
+
+def _part(part: Part, state: PeerState, **changes: object) -> Part:
+    return Part(run=msgspec.structs.replace(part.run, **changes), state=state)
+
+
+def _bare(manifest: Manifest, *, mailbox: str, peer: str, rounds: int | None) -> RunAdvert:
+    return RunAdvert(
+        run=manifest.run,
+        peer=peer,
+        name=manifest.name,
+        method=str(type(manifest.algorithm).__struct_config__.tag),
+        task=manifest.task.name,
+        mailbox=mailbox,
+        rounds=rounds,
+        share=manifest.share,
+        memory_bytes=memory_needed(manifest),
+        format=manifest.format,
+    )
 
 
 def heard(state: RunState) -> tuple[LearnerView, ...]:
@@ -34,21 +116,13 @@ def run_advert(state: RunState, *, mailbox: str, peer: str) -> RunAdvert | None:
     live = [view for view in heard(state) if view.role != "syncer"]
     done, total = (state.open_round, state.total_rounds) if job is None else (job.iteration, job.iters)
     needed = algorithm.world_size_min if isinstance(algorithm, FineTune) else 0 if state.rounds else starters(algorithm)
-    advert = RunAdvert(
-        run=manifest.run,
-        peer=peer,
-        name=manifest.name,
-        method=str(type(algorithm).__struct_config__.tag),
-        task=manifest.task.name,
-        mailbox=mailbox,
+    advert = msgspec.structs.replace(
+        _bare(manifest, mailbox=mailbox, peer=peer, rounds=total),
         phase="idle" if state.phase in ("running", "waiting") and not heard(state) else state.phase,
         round=done,
-        rounds=total,
         learners=len(live),
+        signed=state.trust.signed,
         wanted=max(0, needed - len(live)) if state.phase in ("waiting", "idle") else 0,
-        memory_bytes=memory_needed(manifest),
-        share=manifest.share,
-        format=manifest.format,
     )
     with contextlib.suppress(AdvertError):
         return checked_run(advert)

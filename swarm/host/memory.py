@@ -8,7 +8,7 @@ from typing import Any
 
 LARGE_BYTES = 32 << 20
 """From here on giving memory back is worth its time. The C library of Linux maps single blocks of this size, and gives them
-back by itself; the many smaller ones that a model consists of it keeps, in a heap for each thread, from which no other takes."""
+back by itself; the many smaller ones that a model consists of it keeps, in a heap of each thread, which no other uses."""
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # mallopt(3)
 _MOST = 2**31 - 1  # that mallopt takes

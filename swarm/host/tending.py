@@ -82,6 +82,11 @@ class Tending:
             self._emit(Trouble(message=f"as long as that is so, nothing is trained here: {option} trains all the same"))
 
 
+def held_by(rules: OwnerRules) -> Callable[[], str]:
+    """What tells why this machine is to hold still now; '' if it is not."""
+    return lambda: held(rules, sense())
+
+
 def lower(nice: int) -> int:
     """Let other processes of this machine come first: to be called before there are threads. The nice level from now on, which
     may be higher than asked for."""

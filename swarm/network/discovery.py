@@ -127,6 +127,12 @@ class Discovery:
         """What keeps this machine from seeing others, or others from seeing it."""
         return tuple(dict.fromkeys(self._faults.copy().values()))
 
+    @property
+    def unheard(self) -> str:
+        """The part of it that a person who trains should know; a machine that is in no network knows why."""
+        faults = self._faults.copy()
+        return next((faults[name] for name in ("discovery", "radio", "multicast", "deaf") if name in faults), "")
+
     # ---- on its own thread
 
     def _main(self) -> None:

@@ -157,7 +157,7 @@ class Agent:
             if self._effect.paused and not self._effect.stopped:
                 await self._pause()
                 continue
-            if self._held:
+            if self._held and not self._effect.stopped:
                 await self._hold_still()
                 continue
             found = await self._come()
@@ -235,7 +235,7 @@ class Agent:
                 if meeting is not None and meeting.reason and meeting.reason != told:
                     told = self._gauges.doing = meeting.reason
                     self._emit(Gathering(generation=meeting.generation, reason=told))
-                if self._is_leaving or self._effect.paused or self._held:
+                if self._is_leaving or self._effect.paused or (self._held and not self._effect.stopped):
                     return None
                 if self._effect.stopped and meeting is not None and not self._is_of_others(meeting):
                     at = await self._patience.through(self._start)

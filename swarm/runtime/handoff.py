@@ -132,7 +132,8 @@ class Handoff:
     def wait(self, timeout_s: float) -> None:
         """Until something may have changed, at most `timeout_s`."""
         with self._changed:
-            if not self._inbox and self._assigned is None and self._ended is None and self._error is None:
+            to_train = self._assigned is not None and not self._held
+            if not (self._inbox or to_train) and self._ended is None and self._error is None:
                 self._changed.wait(timeout_s)
 
     def assignment(self) -> Assignment | None:

@@ -77,7 +77,8 @@ class ClientLearner(Learner):
                 return "left"
             if self.handoff.ended is not None:
                 return self.handoff.ended
-            client = None if self.handoff.unpublished else self.handoff.assignment()
+            self.handoff.telemetry.held = self.handoff.held
+            client = None if self.handoff.unpublished or self.handoff.held else self.handoff.assignment()
             if client is None or not loop.begin(client):
                 await asyncio.sleep(0.05)
                 continue
@@ -88,6 +89,10 @@ class ClientLearner(Learner):
                 await asyncio.sleep(self.step_s)
                 self.step_of(client, step)
                 loop.count(samples=samples, loss=1.0 / (1 + step))
+                while self.handoff.held and not (self.leaving or self.handoff.behind or self.handoff.ended is not None):
+                    self.handoff.telemetry.held = self.handoff.held
+                    await asyncio.sleep(0.05)
+                self.handoff.telemetry.held = ""
                 if self.leaving or self.handoff.behind or self.handoff.ended is not None:
                     self.given_up.append(client)
                     break

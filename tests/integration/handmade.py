@@ -14,6 +14,7 @@ from swarm.core.lines import body_sha256, encode
 from swarm.core.manifest import FORMAT, Manifest, TaskRef
 from swarm.core.records import Beat, Claim, Control, EvalRecord, LearnerRecord, Participant, Rejected, RoundRecord
 from swarm.core.specs import Algorithm, DiLoCo, FedAvg
+from swarm.core.trust import SwarmKey
 from swarm.exchange import create_run
 from swarm.learners.numpy import NumpyAdapter
 from swarm.mailbox import init_mailbox, open_mailbox
@@ -39,13 +40,14 @@ def make_run(
     algorithm: Algorithm = QUICK,
     task: str = "mlp",
     checkpoint_every: int = 0,
+    key: SwarmKey | None = None,
 ) -> Manifest:
     adapter = NumpyAdapter({"w": np.arange(6, dtype=np.float32).reshape(2, 3)})
     described = {"run": run, "name": name, "task": TaskRef(name=task), "rounds": rounds, "checkpoint_every": checkpoint_every}
     draft = draft_of(adapter, algorithm, **described)
 
     async def write() -> Manifest:
-        mailbox = open_mailbox(location)
+        mailbox = open_mailbox(location, key=key)
         await mailbox.open()
         return (await create_run(mailbox, *draft))[0]
 

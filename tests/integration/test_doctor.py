@@ -18,7 +18,7 @@ from swarm.core.adverts import PeerAdvert
 from swarm.core.diagnosis import TOPICS, Carrier, Multicast, Tried, TriedDevice
 from swarm.core.sightings import SeenPeer, Sightings
 from swarm.core.ticks import checking
-from swarm.host import settings, trial
+from swarm.host import keyfile, settings, trial
 from swarm.host.paths import settings_file
 from swarm.mailbox import probe
 from swarm.network import multicast
@@ -107,6 +107,7 @@ def test_everything_that_hangs_is_named_and_holds_nothing_up(
     monkeypatch.setattr(settings, "load", stuck)
     monkeypatch.setattr(doctor.machine, "machine", stuck)
     monkeypatch.setattr(probe, "_mailbox", stuck)
+    monkeypatch.setattr(doctor, "passphrase", stuck)
 
     async def sees_nothing() -> Sightings:
         await asyncio.Event().wait()
@@ -116,7 +117,7 @@ def test_everything_that_hangs_is_named_and_holds_nothing_up(
     failed = {(tick.topic, tick.name): tick for tick in found.ticks if tick.verdict == "failed"}
     assert set(failed) == {
         ("this machine", "this machine"), ("framework", "torch"), ("network", "interfaces"), ("network", "multicast"),
-        ("peers", "peers"), ("share", "mailbox"), ("settings", "settings"),
+        ("peers", "peers"), ("share", "mailbox"), ("settings", "settings"), ("settings", "passphrase"),
     }  # fmt: skip
     assert all("no answer for" in tick.detail and tick.remedy for tick in failed.values())
     assert verdicts(found)["share", "folder"] == "ok", "what was found before stays"
@@ -205,6 +206,35 @@ def test_a_fault_in_the_settings_fails(mailbox: str, capsys: pytest.CaptureFixtu
     assert "FAILED   settings: " in out
 
 
+def test_the_passphrase_is_looked_at(mailbox: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "warning  passphrase: none: the swarm is open" in swarm(capsys, "--mailbox", mailbox)[1]
+    key = keyfile.keep("correct horse battery")
+    code, out, _ = swarm(capsys, "--mailbox", mailbox)
+    assert code == 0
+    assert f"ok       passphrase: fingerprint {key.fingerprint}" in out
+    assert "horse" not in out
+    path = keyfile.key_file()
+    assert path is not None
+    path.chmod(0o644)
+    code, out, _ = swarm(capsys, "--mailbox", mailbox)
+    assert code == 1
+    assert f"FAILED   passphrase: {path} can be read by others (mode 0644)" in out
+    path.chmod(0o600)
+    path.write_text("no passphrase")
+    code, out, _ = swarm(capsys, "--mailbox", mailbox)
+    assert code == 1
+    assert "holds no passphrase" in out
+
+
+def test_a_key_file_that_was_asked_for_and_is_not_there(
+    mailbox: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SWARM_KEY_FILE", "/nowhere/key")
+    assert "FAILED   passphrase: SWARM_KEY_FILE names /nowhere/key" in swarm(capsys, "--mailbox", mailbox)[1]
+    monkeypatch.setenv("SWARM_KEY_FILE", "")
+    assert "warning  passphrase: none" in swarm(capsys, "--mailbox", mailbox)[1]
+
+
 @pytest.mark.parametrize("location", ["smb://nas/swarm", "~nobody-of-that-name/x", "\udc80"])
 def test_what_is_no_folder_is_told(location: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = swarm(capsys, "--mailbox", location)
@@ -224,7 +254,8 @@ def test_the_report_shows_no_secret(mailbox: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(doctor.identity, "machine_name", lambda: "annabels-studio")
     settings_file().parent.mkdir(parents=True)
     settings_file().write_text('passphrase = "correct horse battery"\nascii = "open-sesame"\n')
-    trouble = "//annabel@nas: EHOSTUNREACH"
+    key = keyfile.keep("battery staple correct")
+    trouble = "//annabel@nas: EHOSTUNREACH: battery staple correct"
 
     async def sees() -> Sightings:
         return Sightings(peers=(PEER,), trouble=(trouble,))
@@ -235,7 +266,17 @@ def test_the_report_shows_no_secret(mailbox: str, monkeypatch: pytest.MonkeyPatc
     assert out.startswith("swarm doctor: ")
     assert "SWARM_SECRET" in out
     assert "EHOSTUNREACH" in out
-    for secret in ("swordfish", "hf_0", "horse", "sesame", "annabel", str(Path(mailbox).parent), "studio"):
+    for secret in (
+        "swordfish",
+        "hf_0",
+        "horse",
+        "sesame",
+        "annabel",
+        "staple",
+        key.fingerprint,
+        str(Path(mailbox).parent),
+        "studio",
+    ):
         assert secret not in out, secret
     assert "~/mailbox" in out
     assert len(out) < 20_000

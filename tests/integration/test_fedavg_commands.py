@@ -302,7 +302,7 @@ def test_runs_names_the_method(swarm: Swarm, fed: str) -> None:
 def test_status_shows_clients_accuracy_and_confusion(swarm: Swarm, fed: str) -> None:
     assert swarm("status", "fed-one") == 0
     lines = swarm.out.splitlines()
-    assert lines[0] == "fed-one (aaaa1111)  idle  round 3/10  task mlp  N=4 K=2 E=1 adam dirichlet:0.5"
+    assert lines[0] == "fed-one (aaaa1111)  idle  round 3/10  task mlp  N=4 K=2 E=1 adam dirichlet:0.5  open"
     assert lines[1] == "accuracy 0.900  val 0.250  round 2, evaluated by studio"
     head = next(n for n, line in enumerate(lines) if line.startswith("CLIENT"))
     assert lines[head].split() == ["CLIENT", "ROUNDS", "SAMPLES", "LOSS", "ACC", "SECONDS", "LAST", "BY", "NOW"]
@@ -359,7 +359,7 @@ def test_of_private_clients_only_counts_are_shown(swarm: Swarm, mailbox: str, tm
     write_fed_rounds(mailbox, manifest, 2)
     assert swarm("status", "hush") == 0
     lines = swarm.out.splitlines()
-    assert lines[0].endswith("private K=2 E=1 sgd")
+    assert lines[0].endswith("private K=2 E=1 sgd  open")
     assert lines[1].split() == ["CLIENT", "ROUNDS", "SAMPLES", "LAST", "BY", "NOW"]
     assert lines[2].split() == ["mbp", "2", "80", "mbp", "silent"]
     assert lines[-1] == "round 1: mbp (80 samples), studio (81)  val –  unchanged  up 48 B"

@@ -6,12 +6,16 @@ import asyncio
 
 import pytest
 
-from swarm.core.specs import DiLoCo
-from swarm.mailbox.memory import MemoryMailbox
+from swarm.core.events import GenerationOver, RankPlaced
+from swarm.core.specs import DiLoCo, FedAvg
+from swarm.mailbox.memory import MemoryMailbox, MemoryStore
 from swarm.watch import RunWatch
+from tests.integration.federation import ClientLearner
+from tests.integration.jobs import Machine, World
 from tests.integration.roles import tape, until
-from tests.integration.simulation import Learner, virtually
+from tests.integration.simulation import Learner, Machines, new_run, together, virtually
 from tests.integration.test_controls import Run, started
+from tests.integration.test_finetune_agent import adapter_of, overs, played
 
 SPEC = DiLoCo(sync_every=40, quorum_size=2, beat_s=0.5, lease_s=10.0)
 WHY = "somebody is at the keyboard"
@@ -178,3 +182,100 @@ def test_no_step_is_hurried_after_it_goes_on() -> None:
         await asyncio.gather(*lives)
 
     virtually(main())
+
+
+# FedAvg
+
+FEDERATED = FedAvg(clients=6, per_round=3, training_seed=1, selection_seed=2, beat_s=0.5, lease_s=20.0)
+
+
+def test_a_client_that_was_begun_is_taken_over() -> None:
+    async def main() -> None:
+        store, machines = MemoryStore(), Machines()
+        manifest = await new_run(store, FEDERATED, rounds=6)
+        a, b = (ClientLearner(store, manifest, name, machines, step_s=0.2) for name in "ab")
+        lives = [asyncio.create_task(each.live()) for each in (a, b)]
+        await until(lambda: a.participant.newest >= 1)
+        began = len(a.trained)
+        await until(lambda: len(a.trained) > began)
+        a.handoff.hold(WHY)  # in the midst of it
+        taken, held_at_s = a.trained[-1], asyncio.get_running_loop().time()
+        await until(lambda: b.participant.newest >= 5)
+        assert asyncio.get_running_loop().time() - held_at_s < FEDERATED.lease_s, "no lease is waited for"
+        assert (taken.round, taken.unit) in {(c.round, c.unit) for c in b.trained}
+        assert a.trained[-1] == taken, "it begins with no other"
+        a.handoff.hold("")
+        assert await together(*lives) == ["done"] * 2
+        assert a.params == b.params
+        for record in await tape(store, manifest):
+            assert len(record.participants) == 3
+
+    virtually(main())
+
+
+def test_a_private_client_is_not_waited_for() -> None:
+    async def main() -> None:
+        store, machines = MemoryStore(), Machines()
+        spec = FedAvg(private=True, per_round=2, beat_s=0.5, lease_s=20.0)
+        manifest = await new_run(store, spec, rounds=5)
+        a, b = (ClientLearner(store, manifest, name, machines, step_s=0.2) for name in "ab")
+        lives = [asyncio.create_task(each.live()) for each in (a, b)]
+        await until(lambda: a.participant.newest >= 0)
+        a.handoff.hold(WHY)
+        began_s = asyncio.get_running_loop().time()
+        assert (await asyncio.wait(lives, return_when="FIRST_COMPLETED"))[0]
+        assert asyncio.get_running_loop().time() - began_s < spec.lease_s
+        assert await together(*lives) == ["done"] * 2
+        last = (await tape(store, manifest))[-1]
+        assert of(last) == ["b"]
+        assert last.participants[0].unit == "b"
+
+    virtually(main())
+
+
+# Data parallel
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_the_ranks_regroup_without_it_and_with_it_again(name: str) -> None:
+    async def play(world: World) -> None:
+        a, b = Machine(world, "a"), Machine(world, "b")
+        one, other = (a, b) if name == "a" else (b, a)
+        await a.until(lambda: bool(world.groups) and world.groups[0].step >= 30)
+        one.agent.hold(WHY)
+        await other.until(lambda: len(world.groups) == 2 and world.groups[1].step >= world.groups[0].step + 10)
+        step = world.groups[0].step
+        assert world.started_at[1] == (1, step), "not a step is lost"
+        assert overs(other)[0] in (
+            ("regroup", f"{name} holds still: {WHY}"),
+            ("regroup", "a machine leaves"),
+        )
+        one.agent.hold("")
+        await other.until(lambda: len(world.groups) == 3)
+        assert world.started_at[2][1] >= step + 10
+        assert await asyncio.gather(a.life, b.life) == ["done", "done"]
+        assert [event.size for event in other.of(RankPlaced)] == [2, 1, 2]
+        assert adapter_of(a) == adapter_of(b)
+        assert one.agent.me.incarnation == 1
+
+    played(play, iters=300)
+
+
+def test_a_job_of_one_machine_waits_for_it_and_heeds_a_stop_meanwhile() -> None:
+    async def play(world: World) -> None:
+        a = Machine(world, "a")
+        await a.until(lambda: bool(world.groups) and world.groups[0].step >= 30)
+        a.agent.hold(WHY)
+        await asyncio.sleep(60)
+        assert len(world.groups) == 1
+        assert [event.ending for event in a.of(GenerationOver)] == ["regroup"]
+        step = world.groups[0].step
+        a.agent.hold("")
+        await a.until(lambda: len(world.groups) == 2 and world.groups[1].step > step)
+        assert world.started_at[1] == (1, step)
+        a.agent.hold(WHY)
+        await asyncio.sleep(20)
+        await world.command("stop")
+        assert await a.life == "stopped"
+
+    played(play, iters=300)

@@ -45,7 +45,7 @@ def shown(capsys: pytest.CaptureFixture[str], state: Any, *, as_json: bool = Fal
 
 def test_runs_tells_how_far_a_job_is(swarm: Swarm, done: str) -> None:
     assert swarm("runs") == 0
-    assert swarm.out.splitlines()[1].split() == [NAME, "k4m7q2xw", "mlx-lm", "mlx-lm", "1000/1000", "it", "done", "–"]
+    assert swarm.out.splitlines()[1].split() == [NAME, "k4m7q2xw", "mlx-lm", "mlx-lm", "1000/1000", "it", "done", "open", "–"]
     [found] = swarm.objects("runs")
     assert (found["state"], found["iteration"], found["iters"], found["generation"]) == ("done", 1000, 1000, 2)
     assert (found["world_size"], found["rounds"], found["eta_s"]) == (3, None, None)

@@ -6,14 +6,16 @@ import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
+from swarm.api import fitness, offers
 from swarm.api import joining as api_joining
-from swarm.api import offers
-from swarm.api.joining import JoinWatch, check_named, check_task, passphrase_of, settled_joining
+from swarm.api.fitness import check_named, check_task, passphrase_of
+from swarm.api.joining import JoinWatch, settled_joining
 from swarm.cli import joining as cli_joining
 from swarm.cli import narrate
 from swarm.core.adverts import RunAdvert
@@ -24,8 +26,9 @@ from swarm.core.manifest import DataRef, Manifest, TaskRef
 from swarm.core.mounting import Desktop
 from swarm.core.sightings import SeenRun, Sightings
 from swarm.core.specs import FedAvg
-from swarm.core.ticks import Tick
+from swarm.core.ticks import Tick, failed, ok, warning
 from swarm.core.trust import SwarmKey, stretched
+from swarm.host.keyfile import keep
 from swarm.host.mounts import Finder
 from swarm.mailbox import open_mailbox
 from tests.integration.handmade import make_mailbox, make_run, manifest_of_another_format, stop
@@ -274,6 +277,35 @@ def test_mount_runs_the_command_waits_and_goes_on(
     assert ordered[0].mailbox == elsewhere
 
 
+@pytest.mark.parametrize("agrees", [True, False])
+def test_on_a_terminal_a_person_is_asked(
+    swarm: Swarm,
+    elsewhere: str,
+    ordered: list[Learn],
+    heard: Callable[..., None],
+    no_mounts: dict[str, tuple[str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+    agrees: bool,
+) -> None:
+    heard(seen(make_run(elsewhere, "far", "bbbb1111"), elsewhere, share="smb://nas/swarm"))
+    monkeypatch.setattr(api_joining, "desktop", lambda: Desktop(system="linux", gio=True, user="ann", uid=1000))
+    monkeypatch.setattr(cli_joining.sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(cli_joining.click, "confirm", lambda question, **_: agrees)
+    ran: list[object] = []
+
+    def mount(way: Any, *, quiet: bool) -> str:
+        ran.append((way.argv, quiet))
+        no_mounts[elsewhere] = ("gvfsd-fuse", "cifs")
+        return "it asked, and was told nothing"
+
+    monkeypatch.setattr(cli_joining, "mount", mount)
+    assert swarm("join", "far") == (0 if agrees else 1)
+    assert "gio mount smb://nas/swarm" in swarm.err
+    assert ran == ([(("gio", "mount", "smb://nas/swarm"), False)] if agrees else [])  # it may ask for a password
+    assert len(ordered) == agrees
+    assert ("it could not be mounted: it asked" in swarm.err) == agrees
+
+
 def test_mount_without_a_command_waits_for_the_person(
     swarm: Swarm,
     elsewhere: str,
@@ -359,19 +391,16 @@ def test_a_share_that_cannot_be_written_keeps_it_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     make_run(mailbox, "one", "aaaa1111")
-    found = [
-        api_joining.Finding("folder", True, mailbox),
-        api_joining.Finding("writable", False, "Read-only file system", "mount it with the right to write"),
-    ]
+    found = [ok("folder", mailbox), failed("writable", "Read-only file system", "mount it with the right to write")]
 
-    async def read_only(location: str) -> list[api_joining.Finding]:
+    async def read_only(location: str) -> list[Tick]:
         return found
 
     monkeypatch.setattr(api_joining, "probe", read_only)
     assert swarm("join", "one") == 1
     assert "share writable: Read-only file system" in swarm.err
     assert "; mount it with the right to write" in swarm.err
-    found[1:] = [api_joining.Finding("free space", False, "2 MB free", "make room")]
+    found[1:] = [warning("free space", "2 MB free", "make room")]
     assert swarm("join", "one") == 0
     assert "2 MB free" in swarm.err
 
@@ -406,7 +435,7 @@ def test_no_built_in_task_refuses_its_own_options(task: str, mailbox: str) -> No
 
 
 def test_what_mlx_lm_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api_joining, "_installed", lambda name: name != "mlx_lm")
+    monkeypatch.setattr(fitness, "_installed", lambda name: name != "mlx_lm")
     found = check_named("mlx-lm", "mlx-lm")
     assert found.fault is not None
     assert "mlx_lm is not installed" in found.fault.detail
@@ -505,6 +534,39 @@ def test_the_passphrase_is_told_from_the_manifests_signature(mailbox: str) -> No
     assert passphrase_of("aaaa1111", data_signed, key) == ("right", key.fingerprint)
     assert passphrase_of("aaaa1111", data_signed, other) == ("wrong", other.fingerprint)
     assert passphrase_of("bbbb1111", data_signed, key) == ("wrong", key.fingerprint)  # of another run
+
+
+def test_a_signed_run_is_joined_with_its_passphrase_alone(
+    swarm: Swarm, mailbox: str, ordered: list[Learn], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SWARM_KEY_FILE", str(tmp_path / "passphrase.toml"))
+    key = keep("correct horse battery staple")
+    signed = make_run(mailbox, "sealed", "aaaa1111", key=key)
+    assert swarm("join", "sealed", "--check") == 0, swarm.out
+    assert f"passphrase right: signed with this machine's passphrase ({key.fingerprint})" in swarm.out
+    assert swarm("join", "sealed") == 0, swarm.err
+    watch = JoinWatch("aaaa1111", location=mailbox, finder=no_finder({}))
+    assert asyncio.run(settled_joining(watch)).manifest == signed
+    other = keep("another one entirely, no?")
+    found = asyncio.run(polled(JoinWatch("aaaa1111", location=mailbox, finder=no_finder({}))))
+    assert found["passphrase right"].verdict == "failed"
+    assert other.fingerprint in found["passphrase right"].detail
+    assert [name for name, tick in found.items() if tick.verdict == "failed"] == ["passphrase right"]
+    make_run(mailbox, "plain", "bbbb1111")
+    found = asyncio.run(polled(JoinWatch("bbbb1111", location=mailbox, finder=no_finder({}))))
+    assert "open" in found["passphrase right"].detail
+    assert found["passphrase right"].verdict == "failed"
+    (tmp_path / "passphrase.toml").chmod(0o644)
+    found = asyncio.run(polled(JoinWatch("aaaa1111", location=mailbox, finder=no_finder({}))))
+    assert "others can read" in found["passphrase right"].detail
+    monkeypatch.setenv("SWARM_KEY_FILE", "")
+    found = asyncio.run(polled(JoinWatch("aaaa1111", location=mailbox, finder=no_finder({}))))
+    assert "no passphrase" in found["passphrase right"].detail
+    assert "swarm key import" in found["passphrase right"].remedy
+    ordered.clear()
+    assert swarm("join", "sealed") == 1
+    assert "swarm key import" in swarm.err
+    assert ordered == []
 
 
 # Where it is told

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from swarm import api, worker
+from swarm.api.joining import JoinWatch, settled_joining
 from swarm.cli import run
 from swarm.core.errors import PassphraseError, RecordForged, RunSigned
 from swarm.core.keys import RunKeys
@@ -19,6 +20,7 @@ from swarm.core.records import Control
 from swarm.core.trust import SwarmKey, stretched
 from swarm.exchange import create_run
 from swarm.host import keyfile
+from swarm.host.mounts import Finder
 from swarm.host.opening import mailbox_at
 from swarm.learners.numpy import NumpyAdapter
 from swarm.library.place import found
@@ -254,3 +256,28 @@ def test_an_open_machine_works_as_ever(location: str, machine: Machine, capsys: 
     [found] = objects(capsys, "runs")
     assert (found["signed"], found["forged"]) == (False, {"count": 0, "kinds": {}, "newest": None})
     assert run(["stop", "mlp-one", "--yes"]) == 0
+
+
+def test_the_ticks_before_joining_tell_of_the_passphrase(three: str, machine: Machine, tmp_path: Path) -> None:
+    def tick(run_id: str) -> tuple[str, str, str]:
+        watch = JoinWatch(run_id, location=three, known=(), finder=Finder(mounts=dict, mounted=(), timeout_s=0.3))
+        found = asyncio.run(settled_joining(watch))
+        [passphrase] = [t for t in found.ticks if t.name == "passphrase right"]
+        return passphrase.verdict, passphrase.detail, passphrase.remedy
+
+    machine("")
+    assert tick("open1111")[0] == "ok"
+    verdict, _, remedy = tick("ours1111")
+    assert verdict == "failed"
+    assert "swarm key import" in remedy
+    machine(OURS)
+    assert tick("ours1111") == ("ok", f"signed with this machine's passphrase ({FINGERPRINT})", "")
+    for other in ("open1111", "theirs1111"):
+        verdict, detail, _ = tick(other)
+        assert verdict == "failed"
+        assert FINGERPRINT in detail
+    (tmp_path / OURS[:3]).chmod(0o644)
+    watch = JoinWatch("ours1111", location=three, known=(), finder=Finder(mounts=dict, mounted=(), timeout_s=0.3))
+    found = asyncio.run(settled_joining(watch))
+    assert any("chmod 600" in t.detail for t in found.ticks)
+    assert not found.passed

@@ -13,7 +13,7 @@ from swarm.core.events import Trouble
 from swarm.core.keys import RunKeys
 from swarm.core.lines import encode
 from swarm.core.manifest import Manifest
-from swarm.core.records import Beat, Checkpoint, Claim, Control, EvalRecord, LearnerRecord, Role, RoundRecord, Snapshot
+from swarm.core.records import Beat, Checkpoint, Claim, Control, EvalRecord, LearnerRecord, Role, RoundRecord, Sample, Snapshot
 from swarm.core.specs import Algorithm, DiLoCo, FedAvg
 from swarm.core.trust import SwarmKey, Trust
 from swarm.exchange import Exchange, create_run
@@ -239,6 +239,22 @@ def test_clients_are_claimed_past_forged_claims() -> None:
             assert record is not None
             assert len(record.participants) == 2
             assert not record.rejected
+
+    virtually(main())
+
+
+def test_a_forged_sample_of_private_clients_stops_with_its_name() -> None:
+    """It cannot be created over, and every learner must train with the same one."""
+
+    async def main() -> None:
+        store, machines = MemoryStore(), Machines()
+        spec = FedAvg(private=True, per_round=2, min_clients=2, optimizer="sgd", beat_s=0.5, lease_s=2.0)
+        manifest = await new_signed_run(store, spec)
+        key = RunKeys(RUN).sample(0)
+        store.objects[key] = forged(Sample(round=0, clients=("evil",)))
+        learners = [ClientLearner(store, manifest, name, machines, wrap=signed) for name in "ab"]
+        ended = await together(*(x.live() for x in learners))
+        assert all(isinstance(error, RecordForged) and key in str(error) for error in ended), ended
 
     virtually(main())
 

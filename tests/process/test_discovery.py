@@ -12,7 +12,7 @@ import pytest
 
 from tests.process.hosts import HANG_S, Lan, lan, others, peer, run
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
@@ -183,3 +183,30 @@ def test_peers_are_watched_as_they_come_and_go(net: Lan) -> None:
         lines.append(watching.stdout.readline())
     watching.send_signal(signal.SIGINT)
     assert watching.wait(HANG_S) == 130
+
+
+def test_a_worker_tells_of_its_run_and_of_how_it_goes(net: Lan, tmp_path: Path) -> None:
+    """The share, which both hosts have, is a folder."""
+    studio, mbp = net.host("studio"), net.host("mbp")
+    share = str(tmp_path / "share")
+    studio.swarm("init", share)
+    near = mbp.neighbour()
+    started = ["start", "diloco", "--task", "mlp", "--name", "tiny", "--rounds", "1000", "--sync-every", "20"]
+    started += ["--beat-s", "0.2", "--lease-s", "2", "--device", "cpu"]
+    training = studio.swarm_started(*started, "--mailbox", share)
+    seen = near.until(lambda seen: seen.runs and seen.runs[0].advert.phase == "running" and seen.runs[0].advert.round > 1)
+    told = seen.runs[0].advert
+    assert (told.name, told.method, told.task, told.learners, told.rounds) == ("tiny", "diloco", "mlp", 1, 1000)
+    near.until(lambda seen: seen.runs[0].advert.round > told.round)  # it goes on, and says so
+    (there,) = (each for each in seen.peers if not each.itself)
+    assert (there.advert.state, there.advert.mailboxes) == ("training", (told.mailbox,))
+    (run,) = map(json.loads, mbp.swarm("runs", "--json").stdout.splitlines())
+    assert (run["name"], run["how"], run["location"]) == ("tiny", ["network"], None)
+    mbp.swarm("init", share)  # known here from now on
+    (run,) = map(json.loads, mbp.swarm("runs", "--json").stdout.splitlines())
+    assert (run["name"], len(run["learners"])) == ("tiny", 1)
+    machines = [json.loads(line) for line in mbp.swarm("peers", "--json").stdout.splitlines()]
+    assert [each["how"] for each in machines if each["peer"] == there.advert.peer] == [["network", "mailbox"]]
+    training.send_signal(signal.SIGINT)
+    training.wait(HANG_S)
+    near.until(lambda seen: not seen.runs and all(each.itself for each in seen.peers))

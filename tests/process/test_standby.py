@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
+from swarm.core.events import Joined, Restored, RoundClosed, WorkerEvent
+from swarm.core.standby import Pace, Rules
+from swarm.core.standbywords import GivesBack, HoldsStill, JoinedNoMore, Told, WorkerLost
+from swarm.standby import Standby
 from tests.integration.handmade import make_mailbox
-from tests.process.terminal import FRAMEWORK, TINY, Command, Terminal, beats, eventually, terminal
+from tests.process.terminal import FRAMEWORK, ROOT, SABOTAGE, TINY, Command, Terminal, beats, eventually, terminal
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 WAIT = ("join", "--wait", *FRAMEWORK)
@@ -163,6 +169,104 @@ def test_a_machine_that_sleeps_wakes_up_and_goes_on(swarm: Terminal, mailbox: st
     assert len(beats(mailbox, run)) == 2
     command.signal(signal.SIGTERM)
     assert command.wait() == 130, str(command)
+
+
+def steps(mailbox: str, run: str) -> int:
+    return sum(beat.steps for beat in beats(mailbox, run).values())
+
+
+def paused(mailbox: str, run: str) -> bool:
+    return {(beat.phase, beat.held) for beat in beats(mailbox, run).values()} == {("paused", "somebody is at the keyboard")}
+
+
+@pytest.mark.parametrize("method", ["diloco", "fedavg"])
+def test_an_owner_comes_first_and_gets_the_machine_back_within_seconds(
+    swarm: Terminal, mailbox: str, tmp_path: Path, method: str
+) -> None:
+    somebody = tmp_path / "somebody"
+    somebody.touch()
+    command = swarm.start(*WAIT, "--idle-only", "--nice", "3", sabotage=f"owner:{somebody}")
+    assert "nice level 3, trains only while nobody was at the keyboard for 3 min" in command.until("stands by for runs")
+    if method == "diloco":
+        run = make(swarm, "courteous")
+    else:
+        options = ("--task", "lenet5", "--clients", "4", "--beat-s", "0.2", "--lease-s", "2", *FRAMEWORK[:4])
+        run = run_of(swarm.run("start", "fedavg", *options, "--no-join", "--name", "courteous"))
+    command.until("joins nothing for now: somebody is at the keyboard")
+    assert swarm.workers() == {}
+    somebody.unlink()
+    command.until("its owner comes first: nice level 3")
+    command.until("round 0 closed")
+    (pid,) = swarm.workers().values()
+    assert psutil.Process(pid).nice() >= 3
+    somebody.touch()
+    command.until("paused here: somebody is at the keyboard")
+    eventually(lambda: paused(mailbox, run), "the others are told")
+    [job] = swarm.objects("jobs")
+    assert job["message"] == "paused here: somebody is at the keyboard"
+    shown = swarm.run("status", "courteous")
+    assert any("paused: somebody is at the keyboard" in line for line in shown.out), str(shown)
+    assert swarm.objects("status", "courteous")[0]["members"][0]["held"] == "somebody is at the keyboard"  # type: ignore[index]
+    done = steps(mailbox, run)
+    closed = sum("closed" in line for line in command.err)
+    used_s = psutil.Process(pid).cpu_times().user
+    time.sleep(3.0)
+    assert psutil.Process(pid).cpu_times().user - used_s < 1.0
+    assert steps(mailbox, run) == done
+    assert sum("closed" in line for line in command.err) == closed
+    somebody.unlink()
+    command.until("goes on here")
+    eventually(lambda: steps(mailbox, run) > done, "it goes on by itself")
+    assert swarm.workers() == {job["id"]: pid}
+    command.signal(signal.SIGTERM)
+    assert command.wait() == 130, str(command)
+
+
+def test_a_machine_that_holds_still_for_long_gives_its_memory_back(
+    swarm: Terminal, mailbox: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    somebody = tmp_path / "somebody"
+    monkeypatch.setenv("SABOTAGE", f"owner:{somebody}")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SABOTAGE), str(ROOT)]))
+    run = make(swarm, "long-held")
+    told: list[Told] = []
+    events: list[WorkerEvent] = []
+    choice = {"framework": FRAMEWORK[1], "device": "cpu", "threads": 1, "idle_only": True}
+
+    async def main() -> None:
+        machine = Standby(
+            Rules(),
+            choice,
+            mailbox=mailbox,
+            held=lambda: "somebody is at the keyboard" if somebody.exists() else "",
+            tell=told.append,
+            heard=lambda run, event: events.append(event),
+            pace=Pace(look_s=0.2, first_s=0.2, held_s=1.0),
+        )
+        ending = False
+        running = asyncio.create_task(machine.run(lambda: int(ending)))
+
+        async def until(holds: Callable[[], object]) -> None:
+            while not holds():
+                assert not running.done()
+                await asyncio.sleep(0.05)
+
+        await until(lambda: any(isinstance(e, RoundClosed) for e in events))
+        somebody.touch()
+        await until(lambda: any(isinstance(e, HoldsStill) for e in told))
+        assert swarm.workers() == {}
+        assert [type(e) for e in told if isinstance(e, GivesBack | WorkerLost | JoinedNoMore)] == [GivesBack]
+        somebody.unlink()
+        await until(lambda: sum(isinstance(e, Joined) for e in events) == 2)
+        assert [e.incarnation for e in events if isinstance(e, Joined)] == [1, 2]
+        await until(lambda: any(isinstance(e, Restored) for e in events))
+        ending = True
+        for worker in machine.workers:
+            worker.interrupt()
+        await running
+
+    asyncio.run(asyncio.wait_for(main(), 120))
+    assert len(beats(mailbox, run)) == 1
 
 
 def test_only_one_stands_by_on_a_machine(swarm: Terminal) -> None:

@@ -1,11 +1,14 @@
 """Join: what its keys do, and what it says."""
 
+import contextlib
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from swarm.core.joining import Fault
+from tui import app as app_module
 from tui import view_home, view_join
 from tui.app import SwarmApp
 from tui.messages import CommandEnded
@@ -177,6 +180,32 @@ async def test_m_mounts_and_goes_on_when_the_share_appears(fixed: SimpleNamespac
         assert "could not mount: Password required" in [n.message for n in app._notifications]
         await pilot.press("enter")
         assert app.feed.asked[-1] == ("join", fixed.AT._replace(run=fixed.FAR.run))
+
+
+@pytest.mark.parametrize("problem", ["", "wrong password"])
+async def test_what_may_ask_for_a_password_gets_the_terminal(
+    fixed: SimpleNamespace, near: Any, monkeypatch: pytest.MonkeyPatch, problem: str
+) -> None:
+    app = fixed.app_over(near, joining=fixed.not_mounted())
+    given: list[object] = []
+
+    @contextlib.contextmanager
+    def suspended() -> Iterator[None]:
+        given.append("terminal")
+        yield
+        given.append("screen")
+
+    def mount(way: Any, *, quiet: bool) -> str:
+        given.append((way.argv, quiet))
+        return problem
+
+    monkeypatch.setattr(app, "suspend", suspended)
+    monkeypatch.setattr(app_module, "mount", mount)
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("j", "enter", "m")
+        assert given == ["terminal", (("gio", "mount", "smb://nas/swarm"), False), "screen"]
+        assert app.feed.asked == [("check", fixed.FAR)]
+        assert [n.message for n in app._notifications] == ([f"could not mount: {problem}"] if problem else [])
 
 
 async def test_watching_without_joining(fixed: SimpleNamespace, near: Any) -> None:

@@ -55,6 +55,10 @@ def test_what_is_left_of_it(said: str, left: str) -> None:
     assert scrubbed(said, HIDE) == left
 
 
+def test_what_is_secret_is_hidden_whatever_it_looks_like() -> None:
+    assert scrubbed("said open sesame!", Hide(secrets=("open sesame", ""))) == "said (hidden)!"
+
+
 def test_nothing_to_hide_hides_nothing() -> None:
     assert scrubbed("/ is full, said bob", Hide(home="/", users=("",), machines=("",))) == "/ is full, said bob"
 

@@ -51,7 +51,8 @@ def test_every_line_says_what_it_is_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "code"), [("UsageError", 2), ("NothingToJoin", 3), ("DeviceUnavailable", 2), ("GroupBroken", 75), ("PassphraseError", 2)]
+    ("name", "code"),
+    [("UsageError", 2), ("NothingToJoin", 3), ("DeviceUnavailable", 2), ("GroupBroken", 75), ("PassphraseError", 2)],
 )
 def test_exit_codes_that_are_not_1(name: str, code: int) -> None:
     assert getattr(errors, name).exit_code == code

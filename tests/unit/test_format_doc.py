@@ -11,10 +11,13 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from swarm.core import lines, manifest, ranks, records
+from swarm.core import adverts, lines, manifest, ranks, records
 from swarm.core.keys import MARKER, RunKeys
 from swarm.core.manifest import FORMAT
 from swarm.core.records import LearnerPhase, RejectReason
+from swarm.core.sightings import LIVES_S
+from swarm.network.discovery import USUAL
+from swarm.network.hello import CONNECTIONS, PORTS
 
 PATH = Path(records.__file__).parents[1] / "FORMAT.md"
 TEXT = PATH.read_text(encoding="utf-8")
@@ -126,3 +129,24 @@ def test_every_word_of_the_protocol_is_explained() -> None:
         assert f"`{word.strip('`')}`" in TEXT, word
     assert f"# The mailbox, format {FORMAT}\n" in TEXT
     assert f"\n| {FORMAT} | " in TEXT
+
+
+@pytest.mark.parametrize(("kind", "names"), [("a peer", adverts._PEER), ("a run", adverts._RUN)])
+def test_every_key_of_an_advert_stands_in_the_table(kind: str, names: dict[str, str]) -> None:
+    (table,) = re.findall(rf"^\| key \| of {kind} \|\n(.*?)\n\n", TEXT, re.MULTILINE | re.DOTALL)
+    keys = {key for line in table.splitlines()[1:] for key in re.findall(r"`(\w+)`", line.split("|")[1])}
+    assert keys == {"v", *names.values()}
+
+
+def test_the_hello_is_one_and_shows_every_field() -> None:
+    (example,) = re.findall(r"^```hello\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+    assert json.loads(msgspec.json.encode(adverts.hello_of(example.encode()))) == json.loads(example)
+
+
+def test_the_limits_of_adverts_are_those_of_the_code() -> None:
+    told = re.sub(r"\s+", " ", TEXT)
+    assert f"at most {adverts.MAX_TXT_BYTES:,} bytes of strings of at most {adverts.MAX_STRING_BYTES}" in told
+    assert f"every {USUAL.beat_s:.0f} s, and whoever was not heard for {LIVES_S:.0f} s" in told
+    assert f"first free port of {PORTS[0]} to {PORTS[-1]}" in told
+    assert f"at most {adverts.MAX_HELLO_BYTES >> 10} KiB" in told
+    assert f"no more than {CONNECTIONS} are served" in told

@@ -195,6 +195,15 @@ def test_a_foreign_swarm_is_kept_apart() -> None:
     assert at.sees(1.0) == ("a" * 8,)
 
 
+def test_a_passphrase_that_comes_later_judges_what_was_heard_before() -> None:
+    at = sighted()
+    at.heard(tagged(peer(), KEY), source="s", how="network", now_s=0.0)
+    at.heard(run(), source="r", how="network", now_s=0.0)
+    assert (only(at.seen(0.0)).ours, only_run(at.seen(0.0)).ours) == (False, True)
+    at.keyed(KEY)
+    assert (only(at.seen(0.0)).ours, only_run(at.seen(0.0)).ours) == (True, False)
+
+
 @pytest.mark.parametrize(
     ("sees", "told_since_s", "expected"),
     [(("e" * 8,), None, True), (("1" * 8,), 0.0, False), ((), 0.0, False), ((), None, None), (("1" * 8,), 20.0, None)],

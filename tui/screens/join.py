@@ -84,8 +84,8 @@ class JoinScreen(LiveScreen):
             self.app.begin_join(self.shown)
 
     def action_mount(self) -> None:
-        if view_join.can_mount(self.shown):
-            self.app.feed.mount(self.at)
+        if self.shown is not None and view_join.can_mount(self.shown):
+            self.app.begin_mount(self.shown)
 
     def action_watch(self) -> None:
         if self.shown is not None and self.shown.joining.location is not None:

@@ -2,6 +2,7 @@
 
 SABOTAGE=hang:FILE    once FILE exists, every call of a folder mailbox blocks for ever
 SABOTAGE=slow:FILE    writing a snapshot's payload makes FILE, and takes a second
+SABOTAGE=owner:FILE   as long as FILE exists, somebody is at the keyboard; nobody else ever is
 """
 
 import os
@@ -10,7 +11,11 @@ import time
 from pathlib import Path
 
 kind, _, flag = os.environ.get("SABOTAGE", "").partition(":")
-if kind:
+if kind == "owner":
+    from swarm.host import owner
+
+    owner.idle_s = lambda now_s: 0.0 if Path(flag).exists() else 1e6
+elif kind:
     from swarm.mailbox.folder_write import FolderFiles
 
     def hanging(real):

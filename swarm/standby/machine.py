@@ -7,13 +7,8 @@ of this process: whatever ends it, they leave.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
-import logging.handlers
-import os
 import random
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,11 +16,14 @@ import msgspec
 from swarm import api, launcher
 from swarm.core import standby
 from swarm.core.errors import UsageError, WorkerFailed
-from swarm.core.events import Ended, Failed, Joined, WorkerEvent
-from swarm.core.jobs import Process
+from swarm.core.events import Ended, Failed, Freed, Held, Joined, WorkerEvent
+from swarm.core.needs import memory_needed
+from swarm.core.records import Role
 from swarm.core.standby import Candidate, Outcome, Pace, Rules, Standing, Why
 from swarm.core.standbywords import (
     Busy,
+    GivesBack,
+    HoldsStill,
     JoinedNoMore,
     Joins,
     MailboxBack,
@@ -39,78 +37,12 @@ from swarm.core.standbywords import (
 )
 from swarm.core.state import RunState
 from swarm.host.children import ending
-from swarm.host.identity import PROCESS, boot_id, note_process, started
-from swarm.host.paths import state_dir
-from swarm.watch import Home, HomeWatch
+from swarm.standby.around import Around, Seen
+from swarm.standby.keeping import Ledger, forget, home, log_file, note, other
+from swarm.watch import Home
 
 TICK_S = 0.2  # between two looks at a worker
 ACTIVE = ("starting", "running")
-LOG_BYTES = 1 << 20  # of one file; a few of them are kept
-LOGS_KEPT = 3
-
-
-def home() -> Path:
-    """The folder with what a machine that stands by keeps."""
-    return state_dir() / "standby"
-
-
-def log_file() -> Path:
-    return home() / "log.txt"
-
-
-def other() -> int | None:
-    """The pid of another process of this machine that stands by; None if there is none."""
-    try:
-        process = msgspec.json.decode((home() / PROCESS).read_bytes(), type=Process)
-    except (OSError, msgspec.MsgspecError):
-        return None
-    alive = process.boot == boot_id() and started(process.pid) == process.process
-    return process.pid if alive and process.pid != os.getpid() else None
-
-
-class Log:
-    """One file for all of it, of bounded size: what came before is beside it, numbered."""
-
-    def __init__(self) -> None:
-        self._logger: logging.Logger | None = None
-
-    def open(self) -> None:
-        """Raises UsageError if it cannot be written."""
-        path = log_file()
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handler = logging.handlers.RotatingFileHandler(
-                path, maxBytes=LOG_BYTES, backupCount=LOGS_KEPT, encoding="utf-8", errors="replace"
-            )
-        except OSError as error:
-            raise UsageError(f"{path} cannot be written: {error.strerror} (SWARM_STATE_DIR names another folder)") from error
-        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
-        handler.handleError = lambda record: None  # type: ignore[method-assign]  # a full disk must end nothing
-        self._logger = logging.Logger("swarm.standby")
-        self._logger.addHandler(handler)
-
-    def __call__(self, line: str) -> None:
-        if self._logger is not None:
-            self._logger.info("%s", line)
-
-
-class _Ledger:
-    """The runs that are not to be joined any more, kept in a file: jobs are forgotten one day."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def read(self) -> dict[str, Why]:
-        try:
-            return msgspec.json.decode(self._path.read_bytes(), type=dict[str, Why])
-        except (OSError, msgspec.MsgspecError):
-            return {}
-
-    def write(self, barred: Mapping[str, Why]) -> None:
-        staged = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        with contextlib.suppress(OSError):
-            staged.write_bytes(msgspec.json.format(msgspec.json.encode(barred)))
-            staged.replace(self._path)
 
 
 class Standby:
@@ -120,80 +52,80 @@ class Standby:
         learner: Mapping[str, Any],
         *,
         mailbox: str | None,
-        owner: str,
+        owner: str = "",
+        held: Callable[[], str] | None = None,
         tell: Callable[[Told], None],
         heard: Callable[[str, WorkerEvent], None],
         pace: Pace | None = None,
     ) -> None:
         """`learner`: arguments of `api.learn_order`. `mailbox`: the only one to look at; None: all that are known, asked for
-        again and again. `owner`: when this machine trains, in words. `tell` is called with what this does, `heard` with (run,
-        event) for all that its worker tells."""
+        again and again. `owner`: when this machine trains, in words; `held`: why it is to hold still now, '' if it is not;
+        None: it never is. `tell` is called with what this does, `heard` with (run, event) for all that its worker tells."""
         self.workers: list[launcher.Worker] = []  # the one that runs, if any
         self._rules, self._learner, self._mailbox, self._owner = rules, dict(learner), mailbox, owner
+        self._held, self._role = held, learner.get("role", "both")
         self._tell, self._heard, self._pace = tell, heard, pace or Pace()
         self._standing = Standing()
-        self._ledger = _Ledger(home() / "barred.json")
+        self._around = Around(mailbox)
+        self._ledger = Ledger(home() / "barred.json")
         self._lost: dict[str, str] = {}  # by mailbox: why it was last told to be away
         self._refused: tuple[str, ...] | None = None  # as was last told
         self._busy = ""  # the job that is waited for
+        self._still = ""  # why nothing is joined for now, as was last told
 
     async def run(self, asked: Callable[[], int]) -> None:
         """Until `asked` says, more than 0 times, that this is to end. Raises UsageError if another one stands by here."""
         if (pid := other()) is not None:
             raise UsageError(f"this machine stands by already: process {pid}, whose log is {log_file()}")
-        note_process(home(), os.getpid())
+        note()
         self._standing = msgspec.structs.replace(self._standing, barred=self._ledger.read())
-        watch = HomeWatch(None if self._mailbox is None else (self._mailbox,))
         places = api.known_mailboxes() if self._mailbox is None else (self._mailbox,)
         self._tell(StandsBy(mailboxes=places, rules=self._rules.words(), owner=self._owner, log=str(log_file())))
         try:
+            self._around.start()
             while not asked():
-                seen = await self._looked(watch, asked)
+                seen = await self._looked(asked)
                 if seen is None:
                     break
                 chosen = self._chosen(seen)
-                if chosen is None:
+                if chosen is None or await self._holds_still():
                     await self._pass(self._pace.look_s, asked)
                 else:
                     await self._take_part(chosen, asked)
         finally:
             self._tell(StandsDown())
-            with contextlib.suppress(OSError):
-                (home() / PROCESS).unlink()
+            self._around.close()
+            forget()
 
     # Looking
 
-    async def _looked(self, watch: HomeWatch, asked: Callable[[], int]) -> Home | None:
-        """The mailboxes now; None if this is to end meanwhile: a share that hangs is not waited for."""
-        looking = asyncio.ensure_future(watch.poll())
+    async def _looked(self, asked: Callable[[], int]) -> Seen | None:
+        """What there is now; None if this is to end meanwhile: a share that hangs is not waited for."""
+        looking = asyncio.ensure_future(self._around.look())
         while not (await asyncio.wait({looking}, timeout=TICK_S))[0]:
             if asked():
                 looking.cancel()
                 return None
         return looking.result()
 
-    def _chosen(self, seen: Home) -> Candidate | None:
+    def _chosen(self, seen: Seen) -> Candidate | None:
         now_s = asyncio.get_running_loop().time()
-        self._say_lost(seen)
-        self._look_at_jobs(seen.jobs)
-        busy = next((job for job in seen.jobs if job.state in ACTIVE), None)
+        self._say_lost(seen.home)
+        self._look_at_jobs(seen.home.jobs)
+        busy = next((job for job in seen.home.jobs if job.state in ACTIVE), None)
         if busy is not None:
             if busy.id != self._busy:
                 self._tell(Busy(job=busy.id, name=busy.run_name))
             self._busy, self._refused = busy.id, None
             return None
         self._busy = ""
-        candidates = [
-            candidate(view.location, state)
-            for view in seen.mailboxes
-            if not view.problem
-            for state in view.runs
-            if not state.lost
-        ]
+        there = [view for view in seen.home.mailboxes if not view.problem]
+        candidates = [candidate(view.location, state, self._role) for view in there for state in view.runs if not state.lost]
         chosen = standby.choose(candidates, self._rules, self._standing, now_s=now_s)
         if chosen is None:
             reasons = [(c.name, standby.refusal(c, self._rules, self._standing, now_s=now_s)) for c in candidates]
-            refused = tuple(sorted(f"{name}: {why}" for name, why in reasons))
+            reasons += [(run.advert.name, _unmounted(run.advert.share)) for run in seen.elsewhere]
+            refused = tuple(sorted({f"{name}: {why}" for name, why in reasons}))
             if refused != self._refused and not any(why == standby.SOON for _, why in reasons):
                 self._refused = refused
                 self._tell(NothingToDo(refused=refused))
@@ -224,6 +156,15 @@ class Standby:
             self._standing = msgspec.structs.replace(self._standing, barred=barred)
             self._ledger.write(barred)
 
+    async def _holds_still(self) -> bool:
+        """Whether this machine's owner comes first, so that no worker is started."""
+        reason = "" if self._held is None else await asyncio.to_thread(self._held)
+        if reason and reason != self._still:
+            self._tell(HoldsStill(reason=reason))
+        self._still = reason
+        self._around.tell("paused" if reason else "waiting")
+        return bool(reason)
+
     async def _pass(self, wait_s: float, asked: Callable[[], int]) -> None:
         until_s = asyncio.get_running_loop().time() + wait_s
         while not asked() and asyncio.get_running_loop().time() < until_s:  # noqa: ASYNC110  # a signal handler tells it
@@ -243,13 +184,15 @@ class Standby:
         failures = 0 if before is None else before.failures
         self._tell(Joins(run=chosen.run, name=chosen.name, mailbox=chosen.mailbox, job=worker.job.name, failures=failures))
         told = _Told()
+        self._around.tell("training")
         self.workers.append(worker)
         try:
-            await self._follow(chosen.run, worker, told)
+            await self._follow(chosen, worker, told)
         finally:
             self.workers.remove(worker)
             if worker.process.stdin is not None:
                 worker.process.stdin.close()  # where this ends for another reason, the worker leaves
+            self._around.tell("waiting")
         if asked():
             return
         self._look_at_jobs(api.jobs())
@@ -259,14 +202,21 @@ class Standby:
         good = told.joined_at_s is not None and now() - told.joined_at_s >= self._pace.good_s
         self._after(chosen, told.outcome(worker), good=good, log=str(worker.job / "log.txt"))
 
-    async def _follow(self, run: str, worker: launcher.Worker, told: _Told) -> None:
+    async def _follow(self, chosen: Candidate, worker: launcher.Worker, told: _Told) -> None:
         """Until the worker has ended."""
-        over = False
+        now = asyncio.get_running_loop().time
+        over = gives_back = False
         while not over:
             over = worker.process.poll() is not None  # before its events: what it said last is not missed
             for event in worker.events.read():
-                told.take(event, asyncio.get_running_loop().time())
-                self._heard(run, event)
+                told.take(event, now())
+                if isinstance(event, Held | Freed):
+                    self._around.tell("paused" if isinstance(event, Held) else "training")
+                self._heard(chosen.run, event)
+            if not gives_back and told.held_at_s is not None and now() - told.held_at_s >= self._pace.held_s:
+                gives_back = True
+                self._tell(GivesBack(run=chosen.run, name=chosen.name, after_s=self._pace.held_s))
+                worker.interrupt()
             if not over:
                 await asyncio.sleep(TICK_S)
 
@@ -292,6 +242,7 @@ class _Told:
 
     def __init__(self) -> None:
         self.joined_at_s: float | None = None
+        self.held_at_s: float | None = None  # since when it holds still for this machine's owner
         self._failed: Failed | None = None
         self._ended = False
 
@@ -299,6 +250,10 @@ class _Told:
         match event:
             case Joined():
                 self.joined_at_s = now_s
+            case Held() if self.held_at_s is None:
+                self.held_at_s = now_s
+            case Freed():
+                self.held_at_s = None
             case Failed():
                 self._failed = event
             case Ended():
@@ -317,8 +272,12 @@ class _Told:
         return standby.outcome(code=code, error=failed.error if failed else "", message=message, ended=self._ended)
 
 
-def candidate(location: str, state: RunState) -> Candidate:
-    """A run as the rules judge it."""
+def _unmounted(share: str) -> str:
+    return f"its mailbox is not mounted here{f' ({share})' if share else ''}"
+
+
+def candidate(location: str, state: RunState, role: Role = "both") -> Candidate:
+    """A run as the rules judge it, for a learner of this role."""
     manifest = state.manifest
     return Candidate(
         mailbox=location,
@@ -326,6 +285,6 @@ def candidate(location: str, state: RunState) -> Candidate:
         name=state.name,
         method="" if manifest is None else str(type(manifest.algorithm).__struct_config__.tag),
         phase=state.phase,
-        memory_bytes=0 if manifest is None else standby.memory_needed(manifest),
+        memory_bytes=0 if manifest is None else memory_needed(manifest, role),
         program=manifest is not None and bool(api.foreign_program(manifest)),
     )
