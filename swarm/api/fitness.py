@@ -11,7 +11,7 @@ from swarm.core.errors import DataMissing, DeviceUnavailable, TaskUnknown, Usage
 from swarm.core.finetune import FineTune
 from swarm.core.joining import Fault, Passphrase
 from swarm.core.keys import RunKeys
-from swarm.core.lines import Envelope
+from swarm.core.lines import UNREADABLE, Envelope
 from swarm.core.manifest import Manifest
 from swarm.core.sentences import plain
 from swarm.core.trust import SwarmKey
@@ -29,14 +29,14 @@ class TaskCheck(msgspec.Struct, frozen=True):
 def check_task(manifest: Manifest, *, framework: str = "auto", device: str = "auto") -> TaskCheck:
     """Whether what a run trains can be trained on this machine."""
     method = "mlx-lm" if isinstance(manifest.algorithm, FineTune) else ""
-    found = check_named(manifest.task.name, method, framework=framework, device=device)
+    task = manifest.task
+    found = check_named(task.name, method, package=task.package, framework=framework, device=device)
     if found.fault is not None or method:
         return found
-    task = registry.get(manifest.task.name)
     options = data = ""
     try:
-        task.options(
-            {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in manifest.task.options.items()}
+        registry.get(task.name).options(
+            {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in task.options.items()}
         )
     except UsageError as error:
         options = str(error)
@@ -45,7 +45,8 @@ def check_task(manifest: Manifest, *, framework: str = "auto", device: str = "au
     return msgspec.structs.replace(found, options=options, data=data)
 
 
-def check_named(task: str, method: str, *, framework: str = "auto", device: str = "auto") -> TaskCheck:
+def check_named(task: str, method: str, *, package: str = "", framework: str = "auto", device: str = "auto") -> TaskCheck:
+    """`package`: which the manifest says the task comes in."""
     if method == "mlx-lm":
         missing = [name for name in ("mlx", "mlx_lm") if not _installed(name)]
         if missing:
@@ -61,6 +62,8 @@ def check_named(task: str, method: str, *, framework: str = "auto", device: str 
         chosen, place = resolve(framework, device, found.frameworks)
     except TaskUnknown as error:
         remedy = f"install the package that brings the task {name!r}, as on the other machines (pip install …)"
+        if package:
+            remedy = f"the run was made with the package {package}: if you trust that, pip install {package}"
         return TaskCheck(Fault(plain(str(error), 300), remedy))
     except (UsageError, DeviceUnavailable) as error:
         words, _, remedy = str(error).partition(": ")
@@ -90,7 +93,7 @@ def passphrase_of(run: str, data: bytes, key: SwarmKey | None) -> tuple[Passphra
     body, _, rest = data.partition(b"\n")
     try:
         signature = msgspec.json.decode(rest, type=Envelope).signature
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         signature = None
     mine = key.fingerprint if key is not None else ""
     if signature is None:
