@@ -29,14 +29,14 @@ class TaskCheck(msgspec.Struct, frozen=True):
 def check_task(manifest: Manifest, *, framework: str = "auto", device: str = "auto") -> TaskCheck:
     """Whether what a run trains can be trained on this machine."""
     method = "mlx-lm" if isinstance(manifest.algorithm, FineTune) else ""
-    task = manifest.task
-    found = check_named(task.name, method, package=task.package, framework=framework, device=device)
+    found = check_named(manifest.task.name, method, package=manifest.task.package, framework=framework, device=device)
     if found.fault is not None or method:
         return found
+    task = registry.get(manifest.task.name)
     options = data = ""
     try:
-        registry.get(task.name).options(
-            {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in task.options.items()}
+        task.options(
+            {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in manifest.task.options.items()}
         )
     except UsageError as error:
         options = str(error)
@@ -46,7 +46,7 @@ def check_task(manifest: Manifest, *, framework: str = "auto", device: str = "au
 
 
 def check_named(task: str, method: str, *, package: str = "", framework: str = "auto", device: str = "auto") -> TaskCheck:
-    """`package`: which the manifest says the task comes in."""
+    """`package`: that the task came in where the run was made, as its manifest says."""
     if method == "mlx-lm":
         missing = [name for name in ("mlx", "mlx_lm") if not _installed(name)]
         if missing:

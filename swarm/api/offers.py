@@ -91,7 +91,7 @@ async def _only(locations: Sequence[str], *, network: bool, listening: Callable[
             if locations
             else "on the network, and no mailbox is known here (--mailbox, `swarm init`)"
         )
-        raise NothingToJoin(f"no run to join {where}: `swarm start diloco` starts one")
+        raise NothingToJoin(f"no run to join {where}: `swarm start diloco` starts one{_foreign(sightings)}")
     every = sorted(unique.values(), key=lambda offer: offer.name)
     names = "\n".join(
         f"  {plain(offer.name)}  {offer.run}{'' if offer.location else '  (on the network)'}" for offer in every[:SHOWN]
@@ -132,6 +132,15 @@ def _fitting(text: str, runs: Iterable[SeenRun]) -> list[SeenRun]:
 
 def _heard(seen: SeenRun, sightings: Sightings) -> Offer:
     return Offer(run=seen.advert.run, name=seen.advert.name, sightings=sightings, mailbox=seen.advert.mailbox)
+
+
+def _foreign(sightings: Sightings) -> str:
+    """What there is of other swarms: whoever has just set up a machine may lack the passphrase only."""
+    runs = sorted({plain(seen.advert.name) for seen in sightings.runs if not seen.ours and seen.advert.phase not in _OVER})
+    if not runs:
+        return ""
+    shown = ", ".join(runs[:5]) + (", …" if len(runs) > 5 else "")
+    return f"; of another swarm, with another passphrase or none: {shown} (`swarm key --help`)"
 
 
 def _listed(offers: Iterable[Offer]) -> str:

@@ -13,6 +13,7 @@ import msgspec
 
 from swarm.core.errors import UsageError
 from swarm.core.jobs import Process
+from swarm.core.lines import UNREADABLE
 from swarm.core.standby import Why
 from swarm.host.identity import PROCESS, boot_id, note_process, started
 from swarm.host.paths import state_dir
@@ -34,7 +35,7 @@ def other() -> int | None:
     """The pid of another process of this machine that stands by; None if there is none."""
     try:
         process = msgspec.json.decode((home() / PROCESS).read_bytes(), type=Process)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, *UNREADABLE):
         return None
     alive = process.boot == boot_id() and started(process.pid) == process.process
     return process.pid if alive and process.pid != os.getpid() else None
@@ -84,7 +85,7 @@ class Ledger:
     def read(self) -> dict[str, Why]:
         try:
             return msgspec.json.decode(self._path.read_bytes(), type=dict[str, Why])
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, *UNREADABLE):
             return {}
 
     def write(self, barred: Mapping[str, Why]) -> None:

@@ -176,7 +176,9 @@ def test_without_a_name_the_network_counts_too(
     heard(seen(far, elsewhere, phase="done"))
     assert "no run to join" in swarm.fails(3, "join")
     heard(seen(far, elsewhere, ours=False))
-    assert "no run to join" in swarm.fails(3, "join")
+    told = swarm.fails(3, "join")
+    assert "no run to join" in told
+    assert "of another swarm, with another passphrase or none: far (`swarm key --help`)" in told
     near = make_run(mailbox, "near", "aaaa1111")
     heard(seen(near, mailbox))
     assert swarm("join") == 0, swarm.err  # the mailbox says the same, and more
