@@ -339,18 +339,20 @@ eval_points = st.builds(
     seconds_s=reals,
 )
 stored_files = st.builds(StoredFile, sha256=hashes, size_bytes=counts)
-rank_beats = st.builds(
-    RankBeat,
-    generation=counts,
-    rank=counts,
-    size=counts,
-    share=counts,
-    compute_s=reals,
-    waiting_s=reals,
-    exchange_s=reals,
-    update_s=reals,
-    microbatch_rows=counts,
-    memory_bytes=counts,
+rank_beats = st.integers(1, MAX_COUNT).flatmap(
+    lambda size: st.builds(
+        RankBeat,
+        generation=counts,
+        rank=st.sampled_from([0, size - 1]) | st.integers(0, size - 1),
+        size=st.just(size),
+        share=counts,
+        compute_s=reals,
+        waiting_s=reals,
+        exchange_s=reals,
+        update_s=reals,
+        microbatch_rows=counts,
+        memory_bytes=counts,
+    )
 )
 
 
