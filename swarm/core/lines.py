@@ -34,6 +34,9 @@ def encode(body: msgspec.Struct, *, nonce: str) -> bytes:
 def decode(data: bytes, type: type[T], *, where: str = "record") -> T:
     """The body. Raises RecordError if the lines, the hash or a field is wrong; FormatMismatch if the body says that it is of
     another format, and cannot be read in this one."""
+    limit = getattr(type, "MAX_BYTES", MAX_RECORD_BYTES)
+    if len(data) > limit:  # before it takes many times as much memory
+        raise RecordError(f"{where}: {len(data)} bytes, more than {limit}")
     line, _ = taken_apart(data, where=where)
     try:
         return _json(line, type, where)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -24,6 +24,7 @@ MAX_SAMPLE = 100_000  # characters of what a model wrote, for people
 MAX_FETCHING = 10_000  # payloads at a time
 MAX_CLASSES = 1000  # of a confusion matrix
 MAX_UNITS = 10_000  # that train in one round
+SMALL_BYTES = 1 << 20  # no record that a learner writes of itself is larger
 
 RejectReason = Literal[
     "stale", "late", "zero_steps", "tokens", "schema", "corrupt", "missing", "nonfinite", "norm", "duplicate", "unsampled"
@@ -44,6 +45,8 @@ def _check_metrics(record: Snapshot | Participant | EvalRecord) -> None:
 
 class LearnerRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One incarnation of a learner id: who holds it, and how to tell that the holder is gone."""
+
+    MAX_BYTES: ClassVar[int] = SMALL_BYTES
 
     learner: str
     incarnation: int
@@ -85,6 +88,8 @@ class RankBeat(msgspec.Struct, frozen=True, kw_only=True):
 class Beat(msgspec.Struct, frozen=True, kw_only=True):
     """Lease and telemetry of one incarnation."""
 
+    MAX_BYTES: ClassVar[int] = SMALL_BYTES
+
     phase: LearnerPhase
     role: Role = "both"
     round: int = 0  # the round being worked on
@@ -113,6 +118,8 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A published delta."""
+
+    MAX_BYTES: ClassVar[int] = SMALL_BYTES
 
     round: int
     fragment: int
@@ -146,6 +153,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """A bid to do something once: to close a round, to evaluate it, or to train a client for it."""
+
+    MAX_BYTES: ClassVar[int] = SMALL_BYTES
 
     round: int
     learner: str  # "": nobody, whom the next claim may overtake at once
@@ -280,6 +289,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 class Control(msgspec.Struct, frozen=True, kw_only=True):
     """One entry of the run's append-only sequence of commands."""
+
+    MAX_BYTES: ClassVar[int] = SMALL_BYTES
 
     action: Literal["stop", "pause", "resume", "extend", "drop", "unknown"]
     """unknown: damaged, or of a later version; it is passed over."""

@@ -13,11 +13,15 @@ from pathlib import Path
 from random import Random
 from types import FrameType
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fuzz.decoders import Decoder, decoders, record_decoders, sealed
+from swarm.core.errors import RecordError
+from swarm.core.lines import decode
+from swarm.core.records import Beat, Claim, Control, LearnerRecord, Snapshot
+from tests.fuzz.decoders import KINDS, Decoder, decoders, record_decoders, sealed
 from tests.fuzz.mutations import VALUES, places, replaced
 
 CASES = 2_000
@@ -113,6 +117,45 @@ def test_every_field_of_every_record_may_be_anything(decoder: Decoder) -> None:
                 data = sealed(replaced(body, path, text).encode("utf-8", "surrogatepass"))
                 with contextlib.suppress(*decoder.expected), bounded():
                     decoder.read(data)
+
+
+def crowded() -> Iterator[tuple[type[msgspec.Struct], bytes]]:
+    """Records that are large for what is small in them."""
+    every = {decoder.name.removeprefix("record "): decoder for decoder in record_decoders()}
+    many = 20_000
+    for name, field, value in (
+        ("Snapshot", "metrics", {f"{n:x}": 0 for n in range(many)}),
+        ("EvalRecord", "metrics", {f"{n:x}": 0 for n in range(many)}),
+        ("EvalRecord", "confusion", [[] for _ in range(many)]),
+        ("RoundRecord", "clients", [f"{n:x}" for n in range(many)]),
+        ("RoundRecord", "rejected", [{"learner": "a", "unit": "a", "reason": "late", "round": 1}] * many),
+        ("Beat", "fetching", [f"{n:x}" for n in range(many)]),
+        ("Manifest", "tensors", [{"name": f"{n:x}", "dtype": "F32", "shape": []} for n in range(many)]),
+        ("Manifest", "files", [{}] * many),
+        ("Manifest", "unknown", [[[{}]]] * many),
+        ("Member", "hashes", {f"{n:x}": "" for n in range(many)}),
+        ("JobLog", "points", [{"step": 1}] * many),
+    ):
+        body = json.loads(every[name].seeds[-1].split(b"\n")[0])
+        yield KINDS[name], sealed(json.dumps(body | {field: value}, separators=(",", ":")).encode())
+
+
+@pytest.mark.parametrize(("kind", "data"), crowded(), ids=lambda value: getattr(value, "__name__", ""))
+def test_a_crowded_record_takes_a_small_multiple_of_itself(kind: type[msgspec.Struct], data: bytes) -> None:
+    tracemalloc.start()
+    try:
+        with contextlib.suppress(RecordError):
+            decode(data, kind)
+        took = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert took < 20 * len(data) + 100_000
+
+
+@pytest.mark.parametrize("kind", [LearnerRecord, Beat, Snapshot, Claim, Control])
+def test_what_a_learner_writes_of_itself_is_small(kind: type[msgspec.Struct]) -> None:
+    with pytest.raises(RecordError, match="more than 1048576"):
+        decode(b" " * (1 << 20) + b"{}\n{}\n", kind)
 
 
 JSON = st.recursive(
