@@ -50,7 +50,7 @@ def join(
     from swarm.cli import joining, narrate
 
     if wait:
-        check_waiting(detach=detach, workers=workers)
+        check_waiting(detach=detach, workers=workers, check=check, mounts=bool(mounting))
         return stand_by(rules, run=run, learner=learner, mailbox=mailbox, as_json=as_json)
     check_no_rules(rules)
     if check:

@@ -70,10 +70,14 @@ def waiting_options(command: F) -> F:
     return wait(rule_options(command))
 
 
-def check_waiting(*, detach: bool, workers: int) -> None:
+def check_waiting(*, detach: bool, workers: int, check: bool, mounts: bool) -> None:
     """Raises UsageError for options that do not go with --wait."""
     if detach:
         raise UsageError("--wait and --detach do not go together: `swarm service install` stands by in the background")
+    if check or mounts:
+        raise UsageError(
+            f"--wait and {'--check' if check else '--mount'} do not go together: what is not mounted is waited for"
+        )
     if workers > 1:
         raise UsageError("--wait and --workers do not go together: a machine that stands by is one learner")
 

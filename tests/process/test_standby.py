@@ -283,6 +283,8 @@ def test_only_one_stands_by_on_a_machine(swarm: Terminal) -> None:
     [
         (("--wait", "--detach"), "service install"),
         (("--wait", "--workers", "2"), "one learner"),
+        (("--wait", "--check"), "--check"),
+        (("--wait", "--mount"), "--mount"),
         (("--only", "x"), "--only goes with --wait"),
         (("--wait", "--max-memory", "much"), "no size"),
         (("--wait", "--learner-id", "No One"), "No One"),
