@@ -21,7 +21,7 @@ from swarm.core.telling import after, boot_digits, part_in
 from swarm.core.trust import SwarmKey
 from swarm.host import settings
 from swarm.host.accelerators import accelerators
-from swarm.host.identity import identity, renew_machine_id
+from swarm.host.identity import Identity, identity, machine_name, renew_machine_id
 from swarm.host.keyfile import load_key
 from swarm.network.discovery import USUAL, Discovery, Pace, Told
 from swarm.network.hello import parse_target
@@ -65,13 +65,18 @@ class Advertising:
 
     def start(self) -> None:
         """Find out who this machine is, and begin. Raises UsageError for an address that is none."""
-        here, known = identity(), settings.load()[0]
+        for target in self._given:
+            parse_target(target)
+        known = settings.load()[0]
+        try:
+            here = identity()
+        except UsageError as error:  # it has no id, and can keep none: others are seen all the same
+            self._note(str(error))
+            here, self._state = Identity(machine="0" * 32, machine_name=machine_name(), boot="", pid=0, process=""), None
         self._load_key()
         self._me = PeerAdvert(peer=here.machine, name=here.machine_name, boot=boot_digits(here.boot), version=__version__)
         self._sighted = Sighted(peer=self._me.peer, boot=self._me.boot, key=self._key, lives_s=self._pace.lives_s)
         threading.Thread(target=self._look_at_hardware, name="swarm-hardware", daemon=True).start()
-        for target in self._given:
-            parse_target(target)
         asked = list(self._given)
         for target in known.peers:
             try:
@@ -102,7 +107,8 @@ class Advertising:
             self._discovery.ask(self._given)
 
     def tell(self, state: PeerState) -> None:
-        self._state = state
+        if self._state is not None:
+            self._state = state
 
     def tell_runs(self, runs: Iterable[RunAdvert]) -> None:
         """All that this machine takes part in, or offers, by this process."""

@@ -1,7 +1,7 @@
 """The machines and runs around this one, for every front end: on the network, at addresses that were given, and in mailboxes.
 
     near = Neighbourhood(advertises="watching")     # no I/O
-    near.start()                                    # a daemon thread of its own listens and tells; never raises
+    near.start()                                    # a daemon thread of its own listens and tells
     watch = HomeWatch()
     while True:
         sightings = near.poll(await watch.poll())   # core/sightings.Sightings; cheap, never blocks, from any thread
@@ -51,6 +51,7 @@ class Neighbourhood:
         )
 
     def start(self) -> None:
+        """Raises UsageError for one of `peers` that is no address; nothing else."""
         self._telling.start()
 
     def close(self) -> None:
@@ -67,22 +68,20 @@ class Neighbourhood:
         """What is seen just now. `home`: what HomeWatch has read last."""
         now_s = time.monotonic()
         self._telling.use_passphrase(home.fingerprint)
-        mounted = []
+        mounted, offered = [], []
         with self._telling.sighted() as sighted:
             for view in home.mailboxes:
                 if not view.id or view.problem:
                     continue
                 mounted.append(view.id)
-                runs = [run_advert(state, mailbox=view.id, peer=sighted.peer) for state in view.runs if not state.lost]
-                sighted.in_mailbox(
-                    view.location,
-                    view.id,
-                    peers=peer_adverts(view.runs, mailbox=view.id),
-                    runs=[run for run in runs if run is not None],
-                    now_s=now_s,
-                )
+                told = (run_advert(state, mailbox=view.id, peer=sighted.peer) for state in view.runs if not state.lost)
+                runs = [run for run in told if run is not None]
+                peers = peer_adverts(view.runs, mailbox=view.id)
+                sighted.in_mailbox(view.location, view.id, peers=peers, runs=runs, now_s=now_s)
+                offered += [run for run in runs if run.phase not in ("done", "stopped")]
             sighted.unmounted(mounted)
         self._telling.open_mailboxes(mounted)
+        self._telling.tell_runs(offered)  # whoever has not mounted the share sees them, and what to mount
         return self._telling.seen()
 
 

@@ -131,8 +131,8 @@ class _Doctor:
 
     async def _multicast(self) -> Iterable[Tick]:
         found = await self._carriers
-        used = [(each.name, each.v4) for each in found if not each.why_not and each.v4 and each.multicast]
-        own = {each.address for each in found}
+        used = [(each.name, each.v4[0] if each.v4 else each.address) for each in found if not each.why_not and each.multicast]
+        own = {address for each in found for address in (each.address, *each.v4, *each.v6)}
         heard = await self._threads.run(partial(multicast.listen, used, own=own))
         return diagnosis.multicast_ticks(heard, platform=sys.platform)
 

@@ -333,7 +333,10 @@ class JoinWatch:
             self._checking = asyncio.create_task(work)
         await asyncio.wait({self._checking}, timeout=SOON_S)
         if self._checking.done():
-            found = self._checking.result()
+            try:
+                found = self._checking.result()
+            except Exception as error:  # a task is other people's code
+                found = TaskCheck(Fault(plain(f"it is broken here: {type(error).__name__}: {error}", 300), "install it anew"))
             if found.fault is not None:
                 self._checking = None  # it may be installed meanwhile
             self._set(task_fault=found.fault, task_words=found.words, options_fault=found.options, data_fault=found.data)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -13,8 +14,11 @@ from swarm.core.errors import NothingToJoin, RunNotFound, SwarmError, UsageError
 from swarm.core.manifest import Manifest
 from swarm.core.sentences import plain
 from swarm.core.sightings import SeenRun, Sightings
+from swarm.watch import now_s
 
 SHOWN = 20
+PATIENCE_S = 3.0  # with other mailboxes, once one has what was looked for
+Look = Callable[[str], Coroutine[Any, Any, "list[Offer]"]]
 _OVER = ("done", "stopped")
 
 
@@ -108,18 +112,27 @@ async def _joinable(location: str) -> list[Offer]:
     return [Offer(run=m.run, name=m.name, location=location, manifest=m) for m in await joinable(location)]
 
 
-async def _in_all(locations: Sequence[str], look: Callable[[str], object]) -> tuple[list[Offer], list[SwarmError]]:
-    """(what they offer, in their order, what is wrong with the others)"""
-    results = await asyncio.gather(*(look(place) for place in locations), return_exceptions=True)  # type: ignore[call-overload]
+async def _in_all(locations: Sequence[str], look: Look) -> tuple[list[Offer], list[SwarmError]]:
+    """(what they offer, in their order, what is wrong with the others). Once one of them offers something, those that hang are
+    not waited for any longer."""
+    tasks = [asyncio.ensure_future(look(place)) for place in locations]
+    waiting, until_s = set(tasks), None
+    while waiting:
+        left_s = None if until_s is None else max(0.0, until_s - now_s())
+        done, waiting = await asyncio.wait(waiting, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        if not done:
+            break
+        if until_s is None and any(task.exception() is None and task.result() for task in done):
+            until_s = now_s() + PATIENCE_S
     offers: list[Offer] = []
     errors: list[SwarmError] = []
-    for result in results:
-        if isinstance(result, SwarmError):
-            errors.append(result)
-        elif isinstance(result, BaseException):
-            raise result
+    for task in tasks:
+        if not task.done():
+            task.cancel()
+        elif isinstance(error := task.exception(), SwarmError):
+            errors.append(error)
         else:
-            offers += result
+            offers += task.result()
     return offers, errors
 
 

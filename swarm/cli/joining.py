@@ -11,6 +11,7 @@ from typing import TypedDict
 import click
 
 from swarm import api
+from swarm.advertising import discovers
 from swarm.api.joining import Joining, JoinWatch, settled_joining
 from swarm.api.offers import Offer, offered
 from swarm.cli.common import LearnerChoice, put, say, where
@@ -50,7 +51,7 @@ def ready(run: str | None, *, mailbox: str | None, mounting: bool | None, learne
     """(where the mailbox is, the run), once this machine can take part in it. Raises RunNotFound, NothingToJoin, RunEnded,
     MailboxAway if its share is not mounted, NotJoinable."""
     known = _known(mailbox)
-    offer = asyncio.run(offered(run, known, network=mailbox is None))
+    offer = asyncio.run(offered(run, known, network=mailbox is None, listening=_listening))
     found = asyncio.run(_looked(offer, known, learner))
     if found.unmounted:
         found = _mounted(found, offer, known, learner, mounting=mounting)
@@ -77,7 +78,7 @@ def ready(run: str | None, *, mailbox: str | None, mounting: bool | None, learne
 def check(run: str | None, *, mailbox: str | None, learner: LearnerChoice, as_json: bool) -> int:
     """Print the ticks; the exit code."""
     known = _known(mailbox)
-    offer = asyncio.run(offered(run, known, network=mailbox is None, ended=True))
+    offer = asyncio.run(offered(run, known, network=mailbox is None, ended=True, listening=_listening))
     found = asyncio.run(_looked(offer, known, learner))
     for tick in found.ticks:
         if as_json:
@@ -103,6 +104,11 @@ def _known(mailbox: str | None) -> tuple[str, ...]:
     for fault in api.settings_faults():
         say(fault)
     return api.known_mailboxes()
+
+
+def _listening() -> None:
+    if discovers():
+        say("listening to the network for a moment")
 
 
 async def _looked(offer: Offer, known: tuple[str, ...], learner: LearnerChoice) -> Joining:

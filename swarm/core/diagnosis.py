@@ -75,7 +75,8 @@ class Carrier(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     address: str  # the best of them
     kind: Kind
-    v4: str = ""  # "": it has none
+    v4: tuple[str, ...] = ()  # all of IPv4
+    v6: tuple[str, ...] = ()  # all of IPv6
     multicast: bool = True  # whether it carries any
     speed_bytes_per_s: float = 0.0  # 0: the system does not say
     why_not: str = ""  # why it is not used; "": it is
@@ -197,8 +198,8 @@ def _used(each: Carrier, *, first: bool) -> Tick:
 
 def multicast_ticks(heard: Iterable[Multicast], *, platform: str) -> tuple[Tick, ...]:
     ticks = tuple(_multicast(each, platform) for each in heard)
-    remedy = "machines find each other over IPv6, in the mailbox, and by `--peer HOST`, too"
-    return ticks or (warning("multicast", "not tried: no interface with an IPv4 address carries any", remedy, topic=NETWORK),)
+    remedy = "machines find each other in the mailbox, and by `--peer HOST`, too"
+    return ticks or (warning("multicast", "not tried: no interface carries any", remedy, topic=NETWORK),)
 
 
 def _multicast(each: Multicast, platform: str) -> Tick:

@@ -5,6 +5,7 @@ Adverts are hints: a beat in the mailbox says more about a run, and says it late
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import Literal, TypeVar
 
@@ -93,6 +94,7 @@ class Sighted:
         self._reach: dict[Group, _Reach] = {}
         self._mounted: dict[str, str] = {}  # location, by mailbox id
         self._silent: dict[str, str] = {}  # why, by the address that a person gave
+        self._expired_s = -math.inf
         self.ignored = 0
 
     # ---- what happens
@@ -107,7 +109,7 @@ class Sighted:
         if known is not None and known.advert == advert:
             known.heard_s, known.ours, known.addresses = now_s, fits, addresses or known.addresses
             return
-        if known is None and not self._room(sources, fits=fits, now_s=now_s):
+        if known is None and not self._room(sources, how, fits=fits, now_s=now_s):
             self.ignored += 1
             return
         first_s = now_s if known is None or not _same(known.advert, advert) else known.first_s
@@ -235,21 +237,24 @@ class Sighted:
         if any(source.advert.peer == peer.advert.peer for source in self._peers.values()):
             self._reach[_group(peer)] = reach
 
-    def _room(self, sources: dict[str, Source], *, fits: bool, now_s: float) -> bool:
-        """Whether one more may be taken in: strangers give way to machines of this swarm."""
+    def _room(self, sources: dict[str, Source], how: How, *, fits: bool, now_s: float) -> bool:
+        """Whether one more may be taken in. Strangers give way to machines of this swarm, and whoever is heard by multicast,
+        which anybody may send, to what stands in a mailbox or was asked for."""
         if len(sources) < MAX_SOURCES:
             return True
-        self._expire(now_s)
+        if now_s - self._expired_s >= 1.0:  # in a flood, not for each advert
+            self._expire(now_s)
         if len(sources) < MAX_SOURCES:
             return True
-        if fits:
-            strange = [name for name, source in sources.items() if not source.ours]
-            if strange:
-                del sources[min(strange, key=lambda name: sources[name].heard_s)]
-                return True
-        return False
+        lesser = [name for name, source in sources.items() if not source.ours] if fits else []
+        if not lesser and how != "network":
+            lesser = [name for name, source in sources.items() if source.how == "network"]
+        if lesser:
+            del sources[min(lesser, key=lambda name: sources[name].heard_s)]
+        return bool(lesser)
 
     def _expire(self, now_s: float) -> None:
+        self._expired_s = now_s
         for sources in (self._peers, self._runs):
             for name in [n for n, s in sources.items() if s.how != "mailbox" and now_s - s.heard_s > self.lives_s]:
                 del sources[name]

@@ -13,7 +13,9 @@ from swarm.core.adverts import PeerAdvert, PeerState, RunAdvert, checked_peer, c
 from swarm.core.errors import AdvertError
 from swarm.core.events import (
     Ended,
+    Freed,
     Gathering,
+    Held,
     JobStepped,
     Joined,
     Paused,
@@ -62,6 +64,10 @@ def after(part: Part, event: WorkerEvent) -> Part:
         case Waiting() if event.reason.startswith("waiting"):
             more = re.search(r"\d+(?= more learner)", event.reason)
             return _part(part, "waiting", round=event.round, phase="waiting", wanted=int(more[0]) if more else 0)
+        case Held():
+            return _part(part, "paused")  # this machine, not the run
+        case Freed():
+            return _part(part, "training")
         case Stepped() | Training() | Trained() | Resumed():
             return _part(part, "training", round=event.round, phase="running", wanted=0)
         case Paused():
@@ -159,6 +165,8 @@ def peer_adverts(states: tuple[RunState, ...], *, mailbox: str) -> tuple[PeerAdv
 
 
 def _peer_state(view: LearnerView) -> PeerState:
+    if view.held:
+        return "paused"
     match view.state:
         case "paused":
             return "paused"

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 
+SYSTEMD = "/run/systemd/system"  # is there where systemd runs (sd_booted(3)): nothing else has a lock to give
 TRIED_S = 1.0  # after which a program that still runs holds the machine awake
 
 
@@ -34,6 +35,9 @@ class Awake:
     def hold(self) -> str:
         """Keep it awake from now on. Says in words, once, why that cannot be; '' else, and where it is not known how."""
         if self._cannot or (self._process is not None and self._process.poll() is None):
+            return ""
+        if self._platform == "linux" and not os.path.isdir(SYSTEMD):
+            self._cannot = True
             return ""
         words = ""
         for command in commands(os.getpid(), self._platform):

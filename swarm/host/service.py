@@ -20,8 +20,17 @@ Manager = Literal["systemd", "launchd"]
 UNIT = "swarm.service"
 LABEL = "org.homeswarm.standby"
 MARK = "made by `swarm service install`"  # in each file of ours
-ENVIRONMENT = ("SWARM_STATE_DIR", "SWARM_CACHE_DIR", "SWARM_CONFIG", "SWARM_MAILBOX", "SWARM_DISCOVERY", "HF_HOME")
-"""What of the environment a service gets to see, as it is when the service is installed. None of them holds a secret."""
+ENVIRONMENT = (
+    "SWARM_STATE_DIR",
+    "SWARM_CACHE_DIR",
+    "SWARM_CONFIG",
+    "SWARM_KEY_FILE",
+    "SWARM_MAILBOX",
+    "SWARM_DISCOVERY",
+    "HF_HOME",
+)
+"""What of the environment a service gets to see, as it is when the service is installed. None of them is a secret: where the
+passphrase lies is none."""
 STOP_S = 90  # for a snapshot that was begun; then it is killed
 
 

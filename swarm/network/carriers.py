@@ -43,7 +43,8 @@ def sorted_out(
         Carrier(
             name=link.name,
             address=next(iter(link.addresses), ""),
-            v4=next(iter(link.v4), ""),
+            v4=link.v4,
+            v6=link.v6,
             kind=link.kind,
             speed_bytes_per_s=max(0, speeds.get(link.name, 0)) * 1e6 / 8,
             multicast=link.multicast,

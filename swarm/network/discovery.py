@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import ipaddress
 import secrets
-import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable
@@ -32,9 +30,10 @@ from swarm.core.adverts import (
 from swarm.core.errors import AdvertError, PeerUnreachable, UsageError
 from swarm.core.sentences import plain
 from swarm.core.sightings import LIVES_S, SeenPeer, Sighted
-from swarm.network.hello import LOCAL_NETWORK, Answer, Asker, HelloServer, ask, shown
+from swarm.network import words
+from swarm.network.hello import Answer, Asker, HelloServer, ask, shown
 from swarm.network.links import Link, Links
-from swarm.network.mdns import HeardService, Radio, Said, unsent
+from swarm.network.mdns import HeardService, Radio, Said
 
 ASLEEP_S = 5.0  # by which the wall clock runs ahead of the monotonic one when the machine has slept
 PROBED = 32  # machines to which a connection is tried
@@ -80,10 +79,12 @@ class Discovery:
         links: Links,
         probes: bool,
         pace: Pace = USUAL,
+        wall: Callable[[], float] = time.time,
     ) -> None:
-        """`probes`: connect to the machines that are heard, to tell whether they can be reached."""
+        """`probes`: connect to the machines that are heard, to tell whether they can be reached. `wall`: the time of day, which
+        goes on while the machine sleeps."""
         self._sighted, self._lock, self._told, self._links = sighted, lock, told, links
-        self._probes, self._pace = probes, pace
+        self._probes, self._pace, self._wall = probes, pace, wall
         self._token = secrets.token_hex(3)  # of this process: no two are called the same on the network
         self._radio: Radio | None = None
         self._hello = HelloServer(self._say_hello, reached=self._reached)
@@ -162,7 +163,6 @@ class Discovery:
             while True:
                 try:
                     await self._over(self._links.look())
-                    self._faults.pop("discovery", None)
                 except Exception as error:  # of the system, or of zeroconf: whoever started this goes on without it
                     self._fault(error)
                     await asyncio.sleep(self._pace.again_s)
@@ -185,20 +185,20 @@ class Discovery:
     async def _over(self, links: tuple[Link, ...]) -> None:
         """Speak and listen over these links, until others are there or the machine has slept."""
         self.over = links
-        self._note_links(links)
+        self._note("links", words.no_links(self._links, links))
         radio_again_s = 0.0
         due = dict.fromkeys(("say", "beat", "links", "hello", "multicast"), 0.0)
         said: dict[str, Said] = {}
-        awake_s = time.time() - time.monotonic()
+        awake_s = self._wall() - time.monotonic()
         while True:
             now_s = time.monotonic()
-            if abs(time.time() - now_s - awake_s) > ASLEEP_S:
+            if abs(self._wall() - now_s - awake_s) > ASLEEP_S:
                 return
             if now_s >= due["links"]:
                 due["links"] = now_s + self._pace.links_s
                 found = self._links.look()
-                self._note_links(found)
-                if found != links:
+                self._note("links", words.no_links(self._links, found))
+                if found != links or (self._radio is not None and self._radio.overfull):
                     return
             if self._radio is None and links and now_s >= radio_again_s:
                 radio_again_s = now_s + self._pace.again_s
@@ -206,7 +206,7 @@ class Discovery:
                 said, due["say"], due["beat"] = {}, now_s, now_s + self._pace.beat_s
             if now_s >= due["multicast"]:
                 due["multicast"] = now_s + self._pace.beat_s
-                self._note_multicast(links)
+                self._note("multicast", words.no_multicast(links))
                 self._note_heard(now_s)
             with self._lock:
                 told = self._told(self._address, self._hello.port)
@@ -225,17 +225,9 @@ class Discovery:
                 elif now_s >= due["beat"]:
                     due["beat"] = now_s + self._pace.beat_s
                     self._radio.say_again()
+                    self._note("discovery", "")  # it has worked for as long as this
             self._ask_around(now_s)
             await asyncio.sleep(self._pace.tick_s)
-
-    def _note_heard(self, now_s: float) -> None:
-        """What is said comes back to whoever says it; where it does not, nothing else is heard either."""
-        self._faults.pop("deaf", None)
-        since_s = self.told_since_s
-        if since_s is not None and now_s - max(since_s, self.heard_own_s or 0.0) > 3 * self._pace.beat_s:
-            self._faults["deaf"] = (
-                "this machine does not hear what it sends by multicast: does a firewall here keep UDP port 5353 closed?"
-            )
 
     async def _tune(self, links: tuple[Link, ...]) -> None:
         radio = Radio(
@@ -249,18 +241,18 @@ class Discovery:
             await radio.open()
         except OSError as error:
             await radio.close()
-            self._faults["radio"] = _no_multicast(error)
+            self._note("radio", words.no_radio(error))
         else:
             self._radio = radio
-            self._faults.pop("radio", None)
+            self._note("radio", "")
 
     async def _listen(self, links: tuple[Link, ...]) -> None:
         try:
             await self._hello.open(address for link in links for address in link.addresses)
         except OSError as error:
-            self._faults["hello"] = f"no port to answer at: {error.strerror or error}: others cannot ask this machine"
+            self._note("hello", f"no port to answer at: {error.strerror or error}: others cannot ask this machine")
         else:
-            self._faults.pop("hello", None)
+            self._note("hello", "")
 
     def _services(self, told: Told) -> dict[str, Said]:
         if told.peer is None:
@@ -278,7 +270,7 @@ class Discovery:
             told = self._told(self._address, self._hello.port)
         if told.peer is None:
             raise RuntimeError("nobody listens, and somebody connects")
-        return Hello(peer=told.peer, runs=told.runs, clock_s=time.time())
+        return Hello(peer=told.peer, runs=told.runs, clock_s=self._wall())
 
     # ---- what is heard
 
@@ -386,46 +378,23 @@ class Discovery:
 
     # ---- what is wrong
 
+    def _note(self, name: str, words: str) -> None:
+        if words:
+            self._faults[name] = words
+        else:
+            self._faults.pop(name, None)
+
     def _note_said(self, said: bool, now_s: float) -> None:
         if not said:
             self.told_since_s = None
         elif self.told_since_s is None:
             self.told_since_s = now_s
 
-    def _note_links(self, links: tuple[Link, ...]) -> None:
-        self._faults.pop("links", None)
-        if self._links.missing:
-            self._faults["links"] = (
-                f"no interface {', '.join(plain(name, 40) for name in self._links.missing)} is up here: "
-                f"there are {', '.join(self._links.up) or 'none'}"
-            )
-        elif not links:
-            self._faults["links"] = "no private network: is this machine connected? --interface NAME takes any other"
-
-    def _note_multicast(self, links: tuple[Link, ...]) -> None:
-        """What a link says of itself, and what comes of an attempt."""
-        self._faults.pop("multicast", None)
-        bad = []
-        for link in links:
-            failed = unsent(link)
-            if failed is not None:
-                bad.append(f"{link.name} sends no multicast ({_why_unsent(failed)})")
-            elif not link.multicast:
-                bad.append(f"{link.name} carries no multicast")
-        if bad and len(bad) == len(links):
-            self._faults["multicast"] = f"{'; '.join(bad)}: other machines are seen through a mailbox, or by --peer HOST"
-
-
-def _no_multicast(error: OSError) -> str:
-    return f"no multicast here: {_why_unsent(error)}: other machines are seen through a mailbox, or by --peer HOST"
-
-
-def _why_unsent(error: OSError) -> str:
-    if sys.platform == "darwin" and error.errno in (errno.EHOSTUNREACH, errno.EPERM, errno.EACCES):
-        return LOCAL_NETWORK
-    if error.errno == errno.EADDRINUSE:
-        return "another program holds port 5353 for itself"
-    return error.strerror or plain(str(error), 200)
+    def _note_heard(self, now_s: float) -> None:
+        """What is said comes back to whoever says it; where it does not, nothing else is heard either."""
+        since_s = self.told_since_s
+        silent = since_s is not None and now_s - max(since_s, self.heard_own_s or 0.0) > 3 * self._pace.beat_s
+        self._note("deaf", words.deaf() if silent and self._radio is not None else "")
 
 
 def reachable(addresses: Iterable[str], *, loopback: bool) -> tuple[str, ...]:

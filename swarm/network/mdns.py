@@ -26,6 +26,7 @@ ASKED_AT_S = (0.0, 1.0, 3.0)  # after the start: who is there?
 TTL_S = 75  # of records: for whoever else listens; swarm goes by how long ago it heard a service
 GROUP_V4, GROUP_V6, PORT = "224.0.0.251", "ff02::fb", 5353  # RFC 6762 §3
 QUERY, PTR, INTERNET = 0, 12, 1  # of DNS: flags, type and class of a question (RFC 1035)
+NAMES_KEPT = 20_000  # that were heard: no network at home has as many
 HEARD_A_SECOND = 200  # records that are looked at, however many come
 
 
@@ -142,6 +143,11 @@ class Radio:
         assert opened is not None
         for _, info in self._said.values():
             opened.zeroconf.async_send(opened.zeroconf.generate_service_broadcast(info, None))
+
+    @property
+    def overfull(self) -> bool:
+        """Whether somebody has filled the memory of what was heard: another radio begins without it."""
+        return self._zeroconf is not None and len(self._zeroconf.zeroconf.cache.cache) > NAMES_KEPT
 
     def is_own(self, name: str) -> bool:
         """Whether an instance, by its full name, is of this process."""

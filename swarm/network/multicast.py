@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import select
 import socket
+import struct
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable
@@ -14,12 +15,12 @@ from uuid import uuid4
 from swarm.core.adverts import PEER_SERVICE
 from swarm.core.diagnosis import Multicast
 
-GROUP, PORT = "224.0.0.251", 5353
+GROUP, GROUP_V6, PORT = "224.0.0.251", "ff02::fb", 5353
 LISTEN_S = 2.5
 ASKED_AT_S = (0.0, 1.0)  # twice: the first one may get lost
 ALL_SERVICES = "_services._dns-sd._udp.local."  # RFC 6763 §9
 HEARD = 100  # machines that are counted
-_LINUX_MULTICAST_ALL = 49  # <linux/in.h>; Python has no name for it
+_LINUX_MULTICAST_ALL, _LINUX_MULTICAST_ALL_V6 = 49, 29  # <linux/in.h>, <linux/in6.h>; Python has no names for them
 
 
 def listen(
@@ -31,9 +32,9 @@ def listen(
     port: int = PORT,
     now: Callable[[], float] = time.monotonic,
 ) -> tuple[Multicast, ...]:
-    """What multicast does on each of `interfaces` (name, IPv4 address), all at once. `own`: this machine's addresses. Blocks
-    for `listen_s`."""
-    ears = [_Ear(name, address, group, port) for name, address in interfaces]
+    """What multicast does on each of `interfaces` (name, address of IPv4 or IPv6), all at once. `own`: this machine's
+    addresses. Blocks for `listen_s`."""
+    ears = [_Ear(name, address, GROUP_V6 if ":" in address else group, port) for name, address in interfaces]
     try:
         for ear in ears:
             ear.open()
@@ -60,6 +61,7 @@ class _Ear:
 
     def __init__(self, name: str, address: str, group: str, port: int) -> None:
         self._name, self._address, self._group, self._port = name, address, group, port
+        self._v6 = ":" in address
         self._nonce = uuid4().hex
         self.socket: socket.socket | None = None
         self._sent, self._own, self._packets = False, False, 0
@@ -67,14 +69,23 @@ class _Ear:
         self._error = self._code = ""
 
     def open(self) -> None:
-        ear = _shared()
+        ear = _shared(self._v6)
         try:
-            # Bound to the group: what is sent to this machine alone stays with the programs that wait for it.
-            ear.bind((self._group, self._port))
-            if sys.platform == "linux":  # else it hears what any socket of this machine has joined, on any interface
-                ear.setsockopt(socket.IPPROTO_IP, _LINUX_MULTICAST_ALL, 0)
-            wanted = socket.inet_aton(self._group) + socket.inet_aton(self._address)
-            ear.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, wanted)
+            # Bound to the group: what is sent to this machine alone stays with the programs that wait for it. On Linux it would
+            # else hear, too, what any socket of this machine has joined, on any interface.
+            if self._v6:
+                index = socket.if_nametoindex(self._name)
+                ear.bind((self._group, self._port, 0, index))
+                if sys.platform == "linux":
+                    ear.setsockopt(socket.IPPROTO_IPV6, _LINUX_MULTICAST_ALL_V6, 0)
+                wanted = socket.inet_pton(socket.AF_INET6, self._group) + struct.pack("@I", index)
+                ear.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, wanted)
+            else:
+                ear.bind((self._group, self._port))
+                if sys.platform == "linux":
+                    ear.setsockopt(socket.IPPROTO_IP, _LINUX_MULTICAST_ALL, 0)
+                wanted = socket.inet_aton(self._group) + socket.inet_aton(self._address)
+                ear.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, wanted)
             ear.setblocking(False)
         except OSError as error:
             ear.close()
@@ -85,14 +96,22 @@ class _Ear:
     def ask(self) -> None:
         if self.socket is None:
             return
-        with _shared() as mouth:
+        with _shared(self._v6) as mouth:
             try:
                 # From this port, as otherwise whoever answers does so to this socket alone (RFC 6762 §6.7).
-                mouth.bind((self._address, self._port))
-                mouth.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(self._address))
-                mouth.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 255)
-                mouth.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)
-                mouth.sendto(question(self._nonce), (self._group, self._port))
+                if self._v6:
+                    index = socket.if_nametoindex(self._name)
+                    mouth.bind((self._address.partition("%")[0], self._port, 0, index))
+                    for option, value in ((socket.IPV6_MULTICAST_IF, index), (socket.IPV6_MULTICAST_HOPS, 255)):
+                        mouth.setsockopt(socket.IPPROTO_IPV6, option, value)
+                    mouth.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_LOOP, 1)
+                    mouth.sendto(question(self._nonce), (self._group, self._port, 0, index))
+                else:
+                    mouth.bind((self._address, self._port))
+                    mouth.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(self._address))
+                    mouth.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 255)
+                    mouth.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)
+                    mouth.sendto(question(self._nonce), (self._group, self._port))
                 self._sent = True
             except OSError as error:
                 self._failed(error)
@@ -109,7 +128,7 @@ class _Ear:
             return
         if self._nonce.encode() in data:
             self._own = True
-        elif address != self._address and address not in own:
+        elif address.partition("%")[0] not in {each.partition("%")[0] for each in (self._address, *own)}:
             self._packets += 1
             if len(self._others) < HEARD:
                 self._others.add(address)
@@ -146,9 +165,11 @@ def question(nonce: str) -> bytes:
     return packet.packets()[0]
 
 
-def _shared() -> socket.socket:
+def _shared(v6: bool) -> socket.socket:
     """A UDP socket whose port other programs, which look for services too, can have as well."""
-    found = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    found = socket.socket(socket.AF_INET6 if v6 else socket.AF_INET, socket.SOCK_DGRAM)
+    if v6:
+        found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if hasattr(socket, "SO_REUSEPORT"):
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

@@ -27,7 +27,7 @@ from tests.integration.handmade import make_mailbox
 PEER = SeenPeer(
     advert=PeerAdvert(peer="a" * 32, name="studio", boot="b" * 8, version="0.1.0"), how=("network",), addresses=("10.0.0.9",)
 )
-HERE = Carrier(name="eth0", address="10.0.0.2", v4="10.0.0.2", kind="ethernet")
+HERE = Carrier(name="eth0", address="10.0.0.2", v4=("10.0.0.2",), kind="ethernet")
 HEARD = Multicast(interface="eth0", address="10.0.0.2", sent=True, own=True, packets=3, others=1)
 
 

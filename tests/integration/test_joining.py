@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,6 +29,7 @@ from swarm.core.sightings import SeenRun, Sightings
 from swarm.core.specs import FedAvg
 from swarm.core.ticks import Tick, failed, ok, warning
 from swarm.core.trust import SwarmKey, stretched
+from swarm.host import mounts
 from swarm.host.keyfile import keep
 from swarm.host.mounts import Finder
 from swarm.mailbox import open_mailbox
@@ -236,6 +238,44 @@ def test_what_is_not_mounted_is_told_how(
     assert ordered == []
 
 
+def test_a_mount_that_hangs_is_named_and_holds_nobody_up(
+    swarm: Swarm,
+    elsewhere: str,
+    heard: Callable[..., None],
+    no_mounts: dict[str, tuple[str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    heard(seen(make_run(elsewhere, "far", "bbbb1111"), elsewhere))
+    dead, over, real = str(tmp_path / "dead"), threading.Event(), mounts.mailboxes_in
+    monkeypatch.setattr(mounts, "mailboxes_in", lambda path, **how: over.wait(60) if path == dead else real(path, **how))
+    no_mounts[dead] = ("nas:/gone", "nfs4")
+    try:
+        assert swarm("join", "far") == 1
+        assert f"is not mounted here; {dead} does not answer" in swarm.err
+        no_mounts[elsewhere] = ("nas:/swarm", "nfs4")
+        assert swarm("join", "far", "--check") == 0, swarm.out
+    finally:
+        over.set()
+
+
+def test_a_mailbox_that_hangs_is_not_waited_for_once_another_has_the_run(
+    mailbox: str, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run(mailbox, "one", "aaaa1111")
+    monkeypatch.setattr(offers, "PATIENCE_S", 0.05)
+    real = offers.find_run
+
+    async def find(location: str, text: str) -> Manifest:
+        if location == "/dead":
+            await asyncio.Event().wait()  # for ever
+        return await real(location, text)
+
+    monkeypatch.setattr(offers, "find_run", find)
+    found = asyncio.run(offers.offered("one", ("/dead", mailbox), network=False))
+    assert (found.run, found.location) == ("aaaa1111", mailbox)
+
+
 def test_a_hostile_share_url_becomes_no_command(
     swarm: Swarm,
     elsewhere: str,
@@ -434,6 +474,14 @@ def test_no_built_in_task_refuses_its_own_options(task: str, mailbox: str) -> No
         make_run(mailbox, "one", "aaaa1111", task=task), task=TaskRef(name=task, options=options)
     )
     assert check_task(manifest).options == ""
+
+
+def test_a_task_that_breaks_as_it_is_asked_is_told(mailbox: str, state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_run(mailbox, "one", "aaaa1111")
+    monkeypatch.setattr(api_joining, "check_task", lambda manifest, **how: 1 / 0)
+    found = asyncio.run(polled(JoinWatch("aaaa1111", location=mailbox, finder=no_finder({}))))
+    assert "ZeroDivisionError" in found["task installed"].detail
+    assert found["task installed"].verdict == "failed"
 
 
 def test_what_mlx_lm_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ It is told who it is: a network namespace has the identity, the name and the boo
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import select
 import sys
@@ -32,6 +33,7 @@ def main() -> None:
     parser.add_argument("--interface", action="append", default=[])
     parser.add_argument("--key", default="")
     parser.add_argument("--run", default="")
+    parser.add_argument("--lives", type=float, default=4.0)  # longer, to hear processes that speak as rarely as they do
     given = parser.parse_args()
     here = identity()  # by the file in its state folder
     changed = {"machine_name": given.name, "boot": given.boot}
@@ -41,7 +43,7 @@ def main() -> None:
         peers=given.peer,
         interfaces=given.interface,
         key=SwarmKey(given.key.encode().ljust(32)) if given.key else None,
-        pace=PACE,
+        pace=dataclasses.replace(PACE, lives_s=given.lives),
     )
     near.start()
     if given.run:

@@ -190,7 +190,7 @@ def test_a_worker_tells_of_its_run_and_of_how_it_goes(net: Lan, tmp_path: Path) 
     studio, mbp = net.host("studio"), net.host("mbp")
     share = str(tmp_path / "share")
     studio.swarm("init", share)
-    near = mbp.neighbour()
+    near = mbp.neighbour("--lives", "60")
     started = ["start", "diloco", "--task", "mlp", "--name", "tiny", "--rounds", "1000", "--sync-every", "20"]
     started += ["--beat-s", "0.2", "--lease-s", "2", "--device", "cpu"]
     training = studio.swarm_started(*started, "--mailbox", share)

@@ -85,6 +85,17 @@ def test_a_network_that_keeps_multicast_back_is_told_and_an_address_helps(net: L
     assert "(address)" in found["studio"][1]
 
 
+def test_a_network_that_has_ipv6_alone(net: Lan) -> None:
+    there = net.host("studio", v4=False).neighbour()
+    here = net.host("mbp", v4=False)
+    there.until(lambda seen: not seen.trouble)
+    found = doctor(here)
+    assert found["interface eth0"][1].startswith("fe80:")
+    assert found["multicast eth0"][0] == "ok"
+    assert "of 1 other machine heard" in found["multicast eth0"][1]
+    assert found["studio"][0] == "ok"
+
+
 def test_a_machine_without_any_network_is_told(net: Lan) -> None:
     here = net.host("mbp")
     here.run("ip", "link", "set", "eth0", "down")

@@ -20,7 +20,18 @@ pytest.importorskip("mlx_lm")
 import mlx.core as mx
 
 from swarm import api
-from swarm.core.events import Created, Gathering, GenerationOver, JobSaved, Paused, RankPlaced, Resumed, WorkerEvent
+from swarm.core.events import (
+    Created,
+    Freed,
+    Gathering,
+    GenerationOver,
+    Held,
+    JobSaved,
+    Paused,
+    RankPlaced,
+    Resumed,
+    WorkerEvent,
+)
 from swarm.core.finetune import FineTune
 from swarm.core.jobs import CreateRun
 from swarm.core.keys import RunKeys
@@ -29,6 +40,7 @@ from swarm.mailbox import open_mailbox
 from swarm.parallel.store import Store
 from tests.integration.tiny_llama import completions, make_data, make_model, spec
 from tests.process.machines import HANG_S, Machine, make_mailbox
+from tests.process.terminal import ROOT, SABOTAGE
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("state_dir")]
 Told = TypeVar("Told", bound=WorkerEvent)
@@ -54,7 +66,7 @@ class Job:
         self.run = self.create.run
         self.machines: list[Machine] = []
 
-    def start(self, learner: str, *, adapter: bool = True, model: Path | None = None) -> Machine:
+    def start(self, learner: str, *, adapter: bool = True, model: Path | None = None, **more: Any) -> Machine:
         """The first one makes the run."""
         first = not self.machines
         order = api.learn_order(
@@ -67,6 +79,7 @@ class Job:
             data=str(self.made / "data") if first else None,
             adapter_path=str(self.folder / learner) if adapter else None,
             interface="lo0" if os.uname().sysname == "Darwin" else "lo",
+            **more,
         )
         machine = Machine(order)
         self.machines.append(machine)
@@ -255,4 +268,31 @@ def test_a_rank_that_is_stopped_alone_is_ended_by_the_watchdogs(made: Path, tmp_
         gone(rank)
         assert placed(a, seen, 2).step >= saved.iteration
         it.command(api.stop_run)
+        assert (a.wait(), b.wait()) == (0, 0)
+
+
+def test_a_machine_that_holds_still_for_its_owner_has_no_rank_and_comes_back(
+    tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    somebody = tmp_path / "somebody"
+    monkeypatch.setenv("SABOTAGE", f"owner:{somebody}")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SABOTAGE), str(ROOT)]))
+    with job(tmp_path, made, **LONG) as ft:
+        a, b = ft.start("a"), ft.start("b", idle_only=True)
+        placed(a, 0, 2)
+        placed(b, 0, 2)
+        after(a, 0, JobSaved)
+        rank, seen_a, seen_b = rank_of(b), mark(a), mark(b)
+        somebody.touch()
+        assert after(b, seen_b, Held).reason == "somebody is at the keyboard"
+        gone(rank)
+        alone = placed(a, seen_a, 1)
+        assert alone.step > 0, "from the checkpoint"
+        assert psutil.Process(b.worker.process.pid).children() == []
+        seen_a, seen_b = mark(a), mark(b)
+        somebody.unlink()
+        after(b, seen_b, Freed)
+        assert placed(b, seen_b, 2).step >= alone.step
+        placed(a, seen_a, 2)
+        ft.command(api.stop_run)
         assert (a.wait(), b.wait()) == (0, 0)

@@ -287,3 +287,21 @@ def test_runs_of_others_are_counted_at_home(fixed: SimpleNamespace) -> None:
     home = fixed.msgspec.structs.replace(home, mailboxes=(view,))
     [line] = [said(line) for line in view_home.banner(fixed.home_shown(home))]
     assert "2 unsigned runs ignored, 1 run of another passphrase ignored" in line
+
+
+def test_who_holds_still_for_an_owner_is_named_and_this_machine_first(fixed: SimpleNamespace) -> None:
+    state = fixed.run_state()
+    why = "somebody is at the keyboard\x1b[2J"
+
+    def held(view: Any) -> Any:
+        beat = fixed.msgspec.structs.replace(view.beat, phase="paused", held=why)
+        return fixed.msgspec.structs.replace(view, beat=beat)
+
+    learners = tuple(held(view) if view.learner in ("studio", "mbp") else view for view in state.learners)
+    state = fixed.msgspec.structs.replace(state, learners=learners)
+    mine = fixed.msgspec.structs.replace(fixed.job(), held=why)
+    assert mine.learner == "studio"
+    lines = banner(fixed.run_shown(state, job=mine))
+    assert "‖ paused here: somebody is at the keyboard; it goes on by itself" in lines
+    assert "‖ mbp is not waited for: somebody is at the keyboard" in lines
+    assert not any(line.startswith("‖ studio") for line in lines)

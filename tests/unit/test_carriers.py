@@ -28,8 +28,8 @@ def test_each_is_used_or_says_why_not() -> None:
     found = sorted_out(USED, ADDRESSES, up=UP, speeds={"en0": 1000})
     assert [each.name for each in found[:2]] == ["en0", "en1"]
     assert [(each.address, each.v4, each.speed_bytes_per_s, each.multicast, each.why_not) for each in found[:2]] == [
-        ("192.168.1.2", "192.168.1.2", 125e6, True, ""),
-        ("192.168.1.3", "192.168.1.3", 0.0, False, ""),
+        ("192.168.1.2", ("192.168.1.2",), 125e6, True, ""),
+        ("192.168.1.3", ("192.168.1.3",), 0.0, False, ""),
     ]
     assert {each.name: each.why_not for each in found[2:]} == {
         "lo": "loopback",

@@ -90,8 +90,9 @@ def test_a_port_that_is_held_alone_is_named() -> None:
     assert found.error
 
 
-def test_an_address_that_is_gone_is_named() -> None:
-    found = heard(address="192.0.2.199")
+@pytest.mark.parametrize("address", ["192.0.2.199", "fe80::dead%lo"])
+def test_an_address_that_is_gone_is_named(address: str) -> None:
+    found = heard(address=address)
     assert not found.sent
     assert found.error
     assert found.code.startswith("E")

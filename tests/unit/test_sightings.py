@@ -249,6 +249,20 @@ def test_a_flood_takes_no_more_room_and_drives_nobody_out() -> None:
     assert sorted(p.advert.name for p in at.seen(2.0).peers if p.ours) == ["late", "studio"]
 
 
+def test_in_an_open_swarm_a_flood_gives_way_to_what_a_mailbox_or_a_person_says() -> None:
+    at = sighted()
+    for n in range(2 * MAX_SOURCES):
+        id = f"{n:032x}"
+        at.heard(PeerAdvert(peer=id, name=str(n), boot="00000000"), source=id, how="network", now_s=1.0)
+        at.heard(msgspec.structs.replace(run(f"flood{n}"), peer=id), source=id, how="network", now_s=1.0)
+    at.in_mailbox("/m", "b" * 32, peers=[peer("written")], runs=[run()], now_s=2.0)
+    at.answered(Hello(peer=peer("asked", id="d")), given="asked", address="10.0.0.1:27273", now_s=2.0)
+    seen = at.seen(2.0)
+    assert {"written", "asked"} <= {p.advert.name for p in seen.peers}
+    assert "kx7k2m" in {r.advert.run for r in seen.runs}
+    assert (len(seen.peers), len(seen.runs)) == (MAX_SOURCES, MAX_SOURCES)
+
+
 EVENTS = st.lists(
     st.tuples(
         st.sampled_from(["peer", "run", "bye", "answer", "silent", "mailbox", "unmounted", "reached", "unreached"]),

@@ -11,7 +11,9 @@ from swarm.core.adverts import RunAdvert
 from swarm.core.events import (
     Building,
     Ended,
+    Freed,
     Gathering,
+    Held,
     JobStepped,
     Joined,
     Paused,
@@ -88,6 +90,8 @@ JOINED = Joined(run="abcd1234", name="tiny", learner="a", incarnation=1, round=4
             "training",
             ("running", 5, 40, 1, 0),
         ),
+        ((JOINED, Held(reason="its owner is back")), "paused", ("running", 4, 40, 1, 0)),
+        ((JOINED, Held(reason="its owner is back"), Freed()), "training", ("running", 4, 40, 1, 0)),
         ((JOINED, Ended(reason="done", rounds=40)), "idle", ("done", 4, 40, 1, 0)),
         ((JOINED, Ended(reason="stopped", rounds=5)), "idle", ("stopped", 4, 40, 1, 0)),
         ((JOINED, Ended(reason="left", rounds=5)), "training", ("running", 4, 40, 1, 0)),

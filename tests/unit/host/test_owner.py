@@ -271,6 +271,7 @@ def program(folder: Path, name: str, text: str) -> None:
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(awake, "SYSTEMD", str(tmp_path))
     return tmp_path
 
 
@@ -330,6 +331,16 @@ def test_a_refused_lock_is_told_once(programs: Path) -> None:
     assert not (programs / "held").exists()
 
 
+def test_where_systemd_does_not_run_nothing_is_said(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (programs / "refused").touch()
+    program(programs, "systemd-inhibit", LOCK)
+    monkeypatch.setattr(awake, "SYSTEMD", str(programs / "no such folder"))
+    lock = Awake(platform="linux")
+    assert lock.hold() == ""
+    lock.release()
+    assert not (programs / "held").exists()
+
+
 def test_where_there_is_no_such_program_nothing_is_said(programs: Path) -> None:
     assert Awake(platform="linux").hold() == Awake(platform="darwin").hold() == Awake(platform="win32").hold() == ""
 
@@ -337,7 +348,8 @@ def test_where_there_is_no_such_program_nothing_is_said(programs: Path) -> None:
 def test_the_lock_ends_with_whoever_held_it(programs: Path) -> None:
     (programs / "refused").touch()
     program(programs, "systemd-inhibit", LOCK)
-    code = "from swarm.host.awake import Awake; import os; Awake(platform='linux').hold(); os.kill(os.getpid(), 9)"
+    code = "from swarm.host import awake; awake.SYSTEMD = '/'; awake.Awake(platform='linux').hold()"
+    code += "; import os; os.kill(os.getpid(), 9)"
     subprocess.run([sys.executable, "-c", code], check=False, cwd=Path(awake.__file__).parents[2])
     pid = int((programs / "held").read_text().split()[0])
     assert eventually(lambda: ended(pid))
