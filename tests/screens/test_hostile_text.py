@@ -10,7 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.fuzz.poison import WORST, poisoned, unseemly
+from swarm.core.adverts import checked_peer, checked_run
+from swarm.core.joining import Fault
+from tests.fuzz.poison import PRINTABLE, WORST, poisoned, unseemly
+from tests.screens import surroundings
 
 LARGE, SMALL = (120, 36), (60, 20)
 
@@ -104,3 +107,54 @@ async def test_notes_are_plain(hostile: SimpleNamespace) -> None:
     said = [note.text for notes in every for note in notes]
     assert said
     assert all(unseemly(text) == set() and "\n" not in text and len(text) < 1000 for text in said)
+
+
+def heard(hostile: SimpleNamespace) -> Any:
+    """What a machine that lies tells the network, as far as adverts let it."""
+    peers = []
+    for seen in hostile.sightings().peers:
+        advert = msgspec.structs.replace(seen.advert, name=WORST, version=WORST, accelerators=(WORST, WORST), tag=WORST)
+        peers.append(msgspec.structs.replace(seen, advert=checked_peer(advert), unreachable=WORST))
+    lies = {"name": WORST, "task": WORST, "method": WORST, "phase": WORST, "share": f"smb://{PRINTABLE}"}
+    run = hostile.seen_run(**lies)
+    told = msgspec.structs.replace(run, advert=checked_run(run.advert), peers=(checked_run(run.advert).name,))
+    return msgspec.structs.replace(hostile.sightings(told, peers=tuple(peers)), trouble=(WORST,))
+
+
+@pytest.mark.parametrize("size", [LARGE, SMALL], ids=str)
+async def test_the_networks_runs_and_machines_are_plain(hostile: SimpleNamespace, size: tuple[int, int]) -> None:
+    app = hostile.app_over(hostile.home_shown(hostile.home(), sightings=heard(hostile)))
+    async with app.run_test(size=size) as pilot:
+        check(app, size[0])
+        for key in ("j", "3", "j", "k", "f12", "escape"):
+            await pilot.press(key)
+            check(app, size[0])
+
+
+@pytest.mark.parametrize("size", [LARGE, SMALL], ids=str)
+async def test_joining_is_plain(hostile: SimpleNamespace, size: tuple[int, int]) -> None:
+    app = hostile.app_over(hostile.home_shown(hostile.home(), sightings=heard(hostile)))
+    made = poisoned(hostile.manifest(run=hostile.FAR.run, task="lenet5"))
+    nasty = {"told_by": (WORST,), "phase_words": WORST, "share_words": WORST, "task_words": WORST, "manifest": made}
+    faults = {"options_fault": WORST, "data_fault": WORST, "task_fault": Fault(WORST, WORST)}
+    async with app.run_test(size=size) as pilot:
+        await pilot.press("enter")
+        for shown in (hostile.join_shown(**nasty), hostile.join_shown(**nasty, **faults), hostile.not_mounted(**faults)):
+            app.feed.tell(shown)
+            await pilot.pause()
+            check(app, size[0])
+            await pilot.press("j")
+            check(app, size[0])
+
+
+@pytest.mark.parametrize("size", [LARGE, SMALL], ids=str)
+async def test_the_network_is_plain(hostile: SimpleNamespace, size: tuple[int, int]) -> None:
+    seen = heard(hostile)
+    found = surroundings.examination(seen)
+    ticks = tuple(msgspec.structs.replace(tick, detail=WORST, remedy=WORST if tick.remedy else "") for tick in found.ticks)
+    shown = surroundings.network_shown(found=msgspec.structs.replace(found, ticks=ticks), seen=seen)
+    app = hostile.app_over(hostile.home_shown(hostile.home(hostile.run_state(closed=2, polls=2))), network=shown)
+    async with app.run_test(size=size) as pilot:
+        for key in ("d", "j", "j", "2", "j", "escape"):
+            await pilot.press(key)
+            check(app, size[0])
