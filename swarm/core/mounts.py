@@ -59,9 +59,9 @@ def where(mount: Mount) -> str:
     return f"{mount.kind} at {mount.point}"
 
 
-def is_share(mount: Mount) -> bool:
-    """Whether another machine serves it, as far as its type tells."""
-    return mount.kind in (*_NFS, *_SMB, "afpfs", "9p", "virtiofs", "webdav", "ceph", "glusterfs") or "sshfs" in mount.kind
+def is_share(kind: str) -> bool:
+    """Whether another machine serves file systems of this type."""
+    return kind in (*_NFS, *_SMB, "afpfs", "9p", "virtiofs", "webdav", "ceph", "glusterfs") or "sshfs" in kind
 
 
 def _file_system(path: str, mount: Mount) -> Tick:
@@ -73,7 +73,7 @@ def _file_system(path: str, mount: Mount) -> Tick:
         return warning(
             "file system", words, "is the share mounted? Other machines do not see what is written here", topic=TOPIC
         )
-    if is_share(mount):
+    if is_share(mount.kind):
         return ok("file system", where(mount), topic=TOPIC)
     return ok("file system", f"{where(mount)}, a disk of this machine: others see it if it is served to them", topic=TOPIC)
 
@@ -99,7 +99,7 @@ def _options(mount: Mount, options: Mapping[str, str]) -> list[Tick]:
     if (kept_s := _longest_cache_s(options)) > LATE_S:
         advice.append((f"attributes are cached for {kept_s} s: rounds are seen late", f"actimeo={LATE_S}"))
     if not advice:
-        told = _told(options) if is_share(mount) else ""
+        told = _told(options) if is_share(mount.kind) else ""
         return [ok("mount options", told, topic=TOPIC)] if told else []
     remedy = f"mount it with -o {','.join(wanted for _, wanted in advice)} (on Linux, also in /etc/fstab)"
     return [warning("mount options", "; ".join(words for words, _ in advice), remedy, topic=TOPIC)]

@@ -11,7 +11,6 @@ import hmac
 
 import msgspec
 
-SIGNATURE_DIGITS = 64  # of HMAC-SHA-256, in lower-case hex
 TAG_DIGITS = 16  # of an advert's: it has little room, and is a hint
 _SALT = b"homeswarm passphrase 1"  # the same everywhere: machines meet before there is a place to keep another one
 

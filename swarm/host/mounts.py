@@ -17,8 +17,10 @@ from dataclasses import dataclass, field
 
 from swarm.core.errors import SwarmError
 from swarm.core.mounting import Desktop, Way
+from swarm.core.mounts import is_share
 from swarm.mailbox.folder import absolute
 from swarm.mailbox.folder_read import FolderReader
+from swarm.mailbox.probe import this_systems
 from swarm.mailbox.threads import DaemonThreads
 
 LOOK_S = 4.0  # within which a place answers
@@ -26,7 +28,7 @@ FOLDERS = 200  # of one mount that are looked into
 AGAIN_S = 20.0  # after which the folders of a mount are looked into again, while a mailbox is waited for
 MOUNT_S = 120.0  # somebody may have to find a password
 
-_NETWORK = ("cifs", "smb3", "smbfs", "nfs", "nfs4", "afpfs", "webdav", "9p", "virtiofs", "sshfs", "vboxsf", "drvfs")
+_HOSTS = ("vboxsf", "drvfs")  # of a virtual machine: folders of the machine that it runs on
 _BESIDE = ("/mnt", "/media", "/run/media", "/Volumes")  # what is mounted below these counts whatever it is
 _NO_FOLDERS = ("fusectl", "fuse.portal", "fuse.lxcfs", "fuse.snapfuse", "fuse.gvfsd-fuse", "autofs")
 
@@ -120,7 +122,7 @@ class Finder:
     async def _points(self) -> list[str]:
         """Mount points that may hold a mailbox. The list itself comes from the kernel, without a question to any server;
         GNOME's own is a folder, which may hang."""
-        found = [point for point, (_, kind) in self._mounts().items() if is_share(point, kind)]
+        found = [point for point, (_, kind) in self._mounts().items() if may_hold(point, kind)]
         for folder in self._mounted:
             try:
                 names = await asyncio.wait_for(self._homes.run(_folders, folder), self._timeout_s)
@@ -165,13 +167,14 @@ def _id_at(path: str) -> str | None:
         return None
 
 
-def is_share(point: str, kind: str) -> bool:
+def may_hold(point: str, kind: str) -> bool:
     """Whether a mount may be a share, or a disk that somebody added."""
     kind = kind.lower()
     if kind in _NO_FOLDERS or "/." in point:
         return False
     return (
-        kind in _NETWORK
+        is_share(kind)
+        or kind in _HOSTS
         or kind.startswith(("fuse.", "osxfuse", "macfuse"))
         or point.startswith(tuple(f"{p}/" for p in _BESIDE))
     )
@@ -179,9 +182,7 @@ def is_share(point: str, kind: str) -> bool:
 
 def mounts_here() -> dict[str, tuple[str, str]]:
     """Mount point → (device, kind), from the kernel's table: no server is asked."""
-    import psutil
-
-    return {part.mountpoint: (part.device, part.fstype) for part in psutil.disk_partitions(all=True)}
+    return {mount.point: (mount.device, mount.kind) for mount in this_systems()}
 
 
 def desktop() -> Desktop:

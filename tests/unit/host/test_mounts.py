@@ -13,7 +13,7 @@ import pytest
 
 from swarm.core.mounting import Way
 from swarm.host import mounts as module
-from swarm.host.mounts import Finder, desktop, is_share, mailboxes_in, mount, mounts_here
+from swarm.host.mounts import Finder, desktop, mailboxes_in, may_hold, mount, mounts_here
 from swarm.mailbox.folder_init import init_folder
 
 SMB = ("//nas/swarm", "cifs")
@@ -155,7 +155,7 @@ def test_links_and_files_are_no_folders_and_nothing_is_written(shares: Path) -> 
     ],
 )
 def test_what_may_be_a_share(point: str, kind: str, expected: bool) -> None:
-    assert is_share(point, kind) == expected
+    assert may_hold(point, kind) == expected
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a mount namespace")
