@@ -10,13 +10,13 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from textual.message import Message
 
-from swarm.api import Home, Job, Joining, RunState, Sightings, Way
+from swarm.api import Home, Job, RunState, Sightings, Way
 from swarm.api import doctor as doctors
 from tui import text
 from tui.messages import (
@@ -34,6 +34,7 @@ from tui.messages import (
     RunPolled,
     RunShown,
 )
+from tui.sources import Api, Doctor, HomeSource, Near
 from tui.transitions import Note, home_notes, mailbox_notes, run_notes
 
 T = TypeVar("T")
@@ -42,65 +43,6 @@ RUN_S = 1.0  # between two looks at the run on screen
 KEPT = 300  # log lines and notes kept
 _LINE = 400  # characters of a log line
 _TONES = {"information": "", "warning": "warn", "error": "bad"}
-
-
-class HomeSource(Protocol):
-    async def poll(self) -> Home: ...
-
-
-class RunSource(Protocol):
-    async def poll(self) -> RunState: ...
-
-
-class JoinSource(Protocol):
-    async def poll(self, sightings: Sightings | None = None) -> Joining: ...
-
-
-class Near(Protocol):
-    """The machines and runs around this one. Its calls do not block."""
-
-    def start(self) -> None: ...
-    def close(self) -> None: ...
-    def add(self, peer: str) -> None: ...
-    def poll(self, home: Home) -> Sightings: ...
-
-
-class Api(Protocol):
-    """What the feed needs of `swarm.api`."""
-
-    @property
-    def HomeWatch(self) -> Callable[[tuple[str, ...] | None], HomeSource]: ...
-    @property
-    def RunWatch(self) -> Callable[[str, str], RunSource]: ...
-    @property
-    def JoinWatch(self) -> Callable[..., JoinSource]: ...
-    @property
-    def Neighbourhood(self) -> Callable[..., Near]: ...
-    def remember_peer(self, address: str) -> None: ...
-    def mount(self, way: Way, *, quiet: bool = True) -> str: ...
-    def remember(self, mailbox: str) -> None: ...
-    def jobs(self) -> tuple[Job, ...]: ...
-    def settings_faults(self) -> tuple[str, ...]: ...
-    def start_join(self, mailbox: str, run: str) -> Job: ...
-    def leave(self, job: str) -> bool: ...
-    async def stop_run(self, mailbox: str, run: str) -> None: ...
-    async def pause_run(self, mailbox: str, run: str) -> None: ...
-    async def resume_run(self, mailbox: str, run: str) -> None: ...
-    async def drop_learner(self, mailbox: str, run: str, learner: str) -> int: ...
-    def log_tail(self, job: str, lines: int = 200) -> tuple[str, ...]: ...
-
-
-class Doctor(Protocol):
-    """What the feed needs of `swarm.api.doctor`."""
-
-    async def examine(
-        self,
-        locations: Sequence[str] | None = None,
-        *,
-        sight: doctors.Sight | None = None,
-        told: Callable[[doctors.Examination], object] = ...,
-    ) -> doctors.Examination: ...
-    def report(self, found: doctors.Examination) -> str: ...
 
 
 class Feed:
