@@ -50,7 +50,7 @@ def test_names_that_the_runs_payloads_need_are_told_before_a_file_is_attached(
     tmp_path: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch, delta_dtype: Any
 ) -> None:
     pytest.importorskip("torch")
-    monkeypatch.setattr(registry, "get", lambda name: Task())
+    monkeypatch.setattr(registry, "get", lambda name, package="": Task())
     data, store = tmp_path / "data.txt", MemoryStore()
     data.write_text("some text, which is attached by default\n" * 50)
     create = CreateRun(
