@@ -11,7 +11,7 @@ from collections.abc import AsyncIterable, Sequence
 
 import msgspec
 
-from swarm.core.errors import InvalidKey, RecordError, RecordForged
+from swarm.core.errors import InvalidKey, MailboxCorrupt, RecordError, RecordForged
 from swarm.core.lines import Envelope, put_together, taken_apart
 from swarm.core.trust import Forged, SwarmKey, is_signed_key
 from swarm.mailbox.contract import KeyOf, Mailbox, Source, check_put_key, check_record_key
@@ -67,9 +67,14 @@ class SignedMailbox:
         return await self.inner.put(key, [self._signed(key, data)])
 
     async def read(self, key: str) -> bytes | None:
-        data = await self.inner.read(key)
-        if data is None or not is_signed_key(key):
-            return data
+        if not is_signed_key(key):
+            return await self.inner.read(key)
+        try:
+            data = await self.inner.read(key)
+        except MailboxCorrupt:  # too large to be a record, or a folder in its place: nobody here has written it so
+            raise self._refused(key, unsigned=True) from None
+        if data is None:
+            return None
         try:
             line, envelope = taken_apart(data, where=key)
         except RecordError:

@@ -18,7 +18,7 @@ from swarm.core.specs import Algorithm, DiLoCo, FedAvg
 from swarm.core.trust import SwarmKey, Trust
 from swarm.exchange import Exchange, create_run
 from swarm.learners.numpy import NumpyAdapter
-from swarm.mailbox.contract import Mailbox
+from swarm.mailbox.contract import MAX_READ_BYTES, Mailbox
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
 from swarm.mailbox.signed import SignedMailbox
 from swarm.manifests import read_manifest, read_to_write, read_with_trust
@@ -34,6 +34,7 @@ SPEC = DiLoCo(sync_every=4, quorum_size=2, beat_s=0.5, lease_s=2.0)
 FEDERATED = FedAvg(clients=4, per_round=2, optimizer="sgd", beat_s=0.5, lease_s=2.0)
 RUN = "testrun1"
 ROUNDS = 6
+TOO_LARGE = bytes(MAX_READ_BYTES + 1)
 
 
 def signed(mailbox: Mailbox) -> SignedMailbox:
@@ -48,6 +49,10 @@ async def new_signed_run(store: MemoryStore, spec: Algorithm = SPEC, **fields: o
 def forged(body: msgspec.Struct) -> bytes:
     """As somebody writes it who has no passphrase."""
     return encode(body, nonce=nonce())
+
+
+def too_large(key: str, body: msgspec.Struct) -> bytes:
+    return TOO_LARGE
 
 
 async def otherwise(key: str, body: msgspec.Struct) -> bytes:
@@ -114,7 +119,7 @@ async def attack(store: MemoryStore, manifest: Manifest, write: Callable[[str, m
         await asyncio.sleep(0.1)
 
 
-@pytest.mark.parametrize("how", [lambda key, body: forged(body), otherwise, lambda key, body: b"\0junk"])
+@pytest.mark.parametrize("how", [lambda key, body: forged(body), otherwise, lambda key, body: b"\0junk", too_large])
 def test_a_signed_run_goes_on_beside_an_attacker_who_forges_everything_but_rounds(how) -> None:
     async def main() -> None:
         store, machines = MemoryStore(), Machines()
@@ -220,6 +225,18 @@ def test_records_of_another_run_or_round_are_no_use_to_an_attacker() -> None:
             await tape.round(newest + 1)
 
     virtually(main())
+
+
+async def test_who_is_named_by_an_absurd_snapshot_can_still_report() -> None:
+    store = MemoryStore()
+    manifest = await new_signed_run(store)
+    tape, forger = Tape(signed(MemoryMailbox(store)), manifest), forgeries(0, None, manifest)
+    key, body = next((key, body) for key, body in forger if isinstance(body, Snapshot) and body.learner == "a")
+    store.objects[key] = TOO_LARGE
+    found = await tape.snapshots(0, {})
+    assert found == {}
+    await tape.mailbox.put(key, [forged(body)])
+    assert await tape.snapshots(0, found) == {key: body}
 
 
 def test_clients_are_claimed_past_forged_claims() -> None:
