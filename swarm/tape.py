@@ -22,6 +22,7 @@ from swarm.core.manifest import INIT, Manifest
 from swarm.core.records import Beat, Checkpoint, Claim, Control, EvalRecord, LearnerRecord, RoundRecord, Sample, Snapshot
 from swarm.core.specs import DiLoCo, FedAvg
 from swarm.mailbox.contract import Mailbox
+from swarm.mailbox.signed import is_genuine
 
 BEATS_KEPT = 3
 BEATS_TRIED = 2 * BEATS_KEPT  # of the newest names, until one can be read
@@ -259,9 +260,12 @@ class Tape:
         return sorted({n for n in map(keys.parse_eval, found) if n is not None})
 
     async def checkpoints(self) -> list[int]:
-        """Rounds whose parameters are kept beside those that training needs, ascending."""
-        found = await self.mailbox.list(self.keys.checkpoints)
-        return sorted(n for n in map(keys.parse_checkpoint, found) if n is not None)
+        """Rounds whose parameters are kept beside those that training needs, ascending; forged records keep none, else one of
+        a round to come would have the real ones deleted as old."""
+        found = {
+            n: key for key in await self.mailbox.list(self.keys.checkpoints) if (n := keys.parse_checkpoint(key)) is not None
+        }
+        return sorted([n for n, key in found.items() if await is_genuine(self.mailbox, key)])
 
     async def checkpoint(self, round: int) -> Checkpoint | None:
         key = self.keys.checkpoint(round)

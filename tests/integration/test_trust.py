@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from swarm.core.errors import RecordForged, RunSigned
@@ -13,6 +15,8 @@ from swarm.core.events import Trouble
 from swarm.core.keys import RunKeys
 from swarm.core.lines import encode
 from swarm.core.manifest import Manifest
+from swarm.core.rankjob import Saved
+from swarm.core.ranks import CheckpointAt
 from swarm.core.records import Beat, Checkpoint, Claim, Control, EvalRecord, LearnerRecord, Role, RoundRecord, Sample, Snapshot
 from swarm.core.specs import Algorithm, DiLoCo, FedAvg
 from swarm.core.trust import SwarmKey, Trust
@@ -23,6 +27,7 @@ from swarm.mailbox.memory import MemoryMailbox, MemoryStore
 from swarm.mailbox.signed import SignedMailbox
 from swarm.manifests import read_manifest, read_to_write, read_with_trust
 from swarm.parallel.register import Register, generations, read_end, read_plan
+from swarm.parallel.store import Store
 from swarm.tape import Tape, nonce
 from swarm.watch import RunWatch
 from tests.integration.federation import ClientLearner
@@ -239,6 +244,27 @@ async def test_who_is_named_by_an_absurd_snapshot_can_still_report() -> None:
     assert await tape.snapshots(0, found) == {key: body}
 
 
+@pytest.mark.parametrize("checkpoints_kept", [0, 2])
+async def test_forged_checkpoints_of_rounds_to_come_cost_no_real_one(checkpoints_kept: int) -> None:
+    store = MemoryStore()
+    manifest = await new_signed_run(store, checkpoints_kept=checkpoints_kept)
+    exchange, keys = Exchange(signed(MemoryMailbox(store)), manifest), RunKeys(RUN)
+    values = model(7)
+
+    async def theta(fragment: int) -> dict[str, np.ndarray]:
+        return {name: values[name] for name in exchange.plan[fragment]}
+
+    made_up = [keys.checkpoint(9_999_999_990 + n) for n in range(4)]
+    for n, key in enumerate(made_up):
+        store.objects[key] = forged(Checkpoint(round=9_999_999_990 + n, theta=manifest.init))
+    for round in (1, 3, 5):
+        await exchange.keep_checkpoint(round, theta)
+    assert await exchange.checkpoints() == [1, 3, 5][3 - checkpoints_kept :]
+    for round in await exchange.checkpoints():
+        assert (await exchange.fetch_checkpoint(round)).keys() == values.keys()
+    assert store.objects.keys() >= set(made_up)  # what nobody of the swarm has written is left to people
+
+
 def test_clients_are_claimed_past_forged_claims() -> None:
     async def main() -> None:
         store, machines = MemoryStore(), Machines()
@@ -335,6 +361,33 @@ async def test_forged_generations_plans_and_ends_are_stepped_over() -> None:
     assert end is not None
     assert end.goes_on
     assert await generations(mailbox, keys) == [0]
+
+
+async def test_forged_checkpoints_of_steps_to_come_cost_no_real_one(tmp_path: Path) -> None:
+    mailbox, keys = MemoryStore(), RunKeys(RUN)
+    store = Store(signed(MemoryMailbox(mailbox)), keys)
+    made_up = [CheckpointAt(generation=0, step=9_999_999_990 + n) for n in range(3)]
+    for path in (tmp_path / "state", tmp_path / "adapter"):
+        path.write_bytes(b"x")
+    saved = Saved(step=0, iteration=0, checkpoint=str(tmp_path / "state"), adapter=str(tmp_path / "adapter"))
+    first = await store.put(CheckpointAt(generation=0, step=10), saved=saved, by="a")
+    for at in made_up:
+        mailbox.objects[keys.job_checkpoint(at.generation, at.step)] = forged(
+            msgspec.structs.replace(first, generation=at.generation, step=at.step)
+        )
+
+    async def ended() -> bool:
+        return False
+
+    for step in (20, 30):
+        await store.tidy(0, ended)
+        await store.put(CheckpointAt(generation=0, step=step), saved=saved, by="a")
+    await store.tidy(0, ended)
+    assert await store.steps(0) == [20, 30]
+    for step in (20, 30):
+        record = await store.record(CheckpointAt(generation=0, step=step))
+        assert record is not None
+        assert keys.job_file(0, step, record.state.sha256) in mailbox.objects
 
 
 def test_no_trouble_is_told_in_a_signed_run_without_an_attacker() -> None:
