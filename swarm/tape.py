@@ -226,9 +226,15 @@ class Tape:
         return self.keys.control, _before(self.keys.control_record(n + 1)) if n else ""
 
     async def incarnations(self, learner: str) -> list[int]:
-        """Numbers of the incarnations of `learner` so far, ascending."""
-        found = await self.mailbox.list(f"{self.keys.learners}{learner}/")
-        return sorted(named[1] for named in map(keys.parse_learner, found) if named is not None)
+        """Numbers of the incarnations of `learner` so far, ascending. After the newest that is the swarm's, forged ones count
+        as far as they follow without a gap: these numbers are taken; an absurd one would leave none to take."""
+        listed = {key: keys.parse_learner(key) for key in await self.mailbox.list(f"{self.keys.learners}{learner}/")}
+        found = sorted((named[1], key) for key, named in listed.items() if named is not None)
+        own = len(found)
+        while own and not await is_genuine(self.mailbox, found[own - 1][1]):
+            own -= 1
+        newest = _contiguous(found[own - 1][0] if own else 0, (n for n, _ in found[own:]))
+        return [n for n, _ in found if n <= newest]
 
     async def learner(self, learner: str, incarnation: int) -> LearnerRecord | None:
         key = self.keys.learner(learner, incarnation)

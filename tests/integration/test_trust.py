@@ -12,7 +12,7 @@ import pytest
 
 from swarm.core.errors import RecordForged, RunSigned
 from swarm.core.events import Trouble
-from swarm.core.keys import RunKeys
+from swarm.core.keys import RunKeys, work_claim
 from swarm.core.lines import encode
 from swarm.core.manifest import Manifest
 from swarm.core.rankjob import Saved
@@ -20,8 +20,10 @@ from swarm.core.ranks import CheckpointAt
 from swarm.core.records import Beat, Checkpoint, Claim, Control, EvalRecord, LearnerRecord, Role, RoundRecord, Sample, Snapshot
 from swarm.core.specs import Algorithm, DiLoCo, FedAvg
 from swarm.core.trust import SwarmKey, Trust
+from swarm.core.work import NOBODY, Holder
 from swarm.exchange import Exchange, create_run
 from swarm.learners.numpy import NumpyAdapter
+from swarm.library.member import Member, Units
 from swarm.mailbox.contract import MAX_READ_BYTES, Mailbox
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
 from swarm.mailbox.signed import SignedMailbox
@@ -263,6 +265,47 @@ async def test_forged_checkpoints_of_rounds_to_come_cost_no_real_one(checkpoints
     for round in await exchange.checkpoints():
         assert (await exchange.fetch_checkpoint(round)).keys() == values.keys()
     assert store.objects.keys() >= set(made_up)  # what nobody of the swarm has written is left to people
+
+
+LARGEST = 10**18 - 1  # that a key holds
+
+
+def test_forged_incarnations_leave_a_learner_its_next_one() -> None:
+    async def main() -> None:
+        store, machines = MemoryStore(), Machines()
+        manifest = await new_signed_run(store)
+        keys, exchange = RunKeys(RUN), Exchange(signed(MemoryMailbox(store)), manifest)
+        for learner in "ab":
+            store.objects[keys.learner(learner, LARGEST)] = forged(learner_record(learner, 1))
+        assert await exchange.incarnations("a") == []
+        assert await Exchange(MemoryMailbox(store), manifest).incarnations("a") == [LARGEST]
+        learners = [Learner(store, manifest, name, machines, wrap=signed) for name in "ab"]
+        assert await together(*(x.live() for x in learners)) == ["done", "done"]
+        assert [x.participant.me.incarnation for x in learners] == [1, 1]
+        assert await exchange.incarnations("a") == [1]
+        for n in (2, 3, 7, 8):
+            store.objects[keys.learner("a", n)] = forged(learner_record("a", n))
+        assert await exchange.incarnations("a") == [1, 2, 3]  # 2 and 3 are taken, whoever wrote them
+        assert await exchange.register(learner_record("a", 4), nonce=nonce())
+        assert await exchange.incarnations("a") == [1, 2, 3, 4]
+
+    virtually(main())
+
+
+async def test_forged_claims_leave_a_unit_its_next_one() -> None:
+    store = MemoryStore()
+    member = Member(signed(MemoryMailbox(store)), await new_signed_run(store), "a", 1)
+    prefix = member.keys.queue("q")
+    units = Units(member, prefix)
+    store.objects[work_claim(prefix, 0, LARGEST)] = forged(member.holder)
+    assert await units.look(0) == (-1, NOBODY, False)
+    assert await units.claim(0, 0, member.holder)
+    assert await units.look(0) == (0, member.holder, False)
+    store.objects[work_claim(prefix, 0, 1)] = forged(Holder(learner="evil", incarnation=1))
+    assert await units.look(0) == (1, NOBODY, False)  # taken, by nobody
+    assert await units.claim(0, 2, member.holder)
+    del store.objects[work_claim(prefix, 0, 0)]
+    assert await units.look(0) == (2, member.holder, False)  # as a late listing has it
 
 
 def test_clients_are_claimed_past_forged_claims() -> None:
