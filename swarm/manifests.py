@@ -26,10 +26,18 @@ async def read_manifest(mailbox: Mailbox, run: str) -> Manifest:
 
 async def read_with_trust(mailbox: Mailbox, run: str) -> tuple[Manifest, Trust]:
     """(the manifest, whether it is signed). Raises as `read_manifest`."""
-    key = keys.RunKeys(run).manifest
-    data = await mailbox.read(key)
+    data = await mailbox.read(keys.RunKeys(run).manifest)
     if data is None:
         raise RunNotFound(f"no run {run!r} in {mailbox.location}")
+    manifest = manifest_in(data, run)
+    if isinstance(mailbox, SignedMailbox):
+        return manifest, Trust(signed=True, fingerprint=mailbox.key.fingerprint)
+    return manifest, Trust(signed=taken_apart(data)[1].signature is not None)
+
+
+def manifest_in(data: bytes, run: str) -> Manifest:
+    """What the record of `run`'s manifest says, whoever signed it. Raises FormatMismatch, MailboxCorrupt."""
+    key = keys.RunKeys(run).manifest
     manifest = decode_needed(data, Manifest, where=key)
     if manifest.format != FORMAT:
         raise FormatMismatch(theirs=manifest.format, ours=FORMAT, where=f"run {manifest.name}")
@@ -37,9 +45,7 @@ async def read_with_trust(mailbox: Mailbox, run: str) -> tuple[Manifest, Trust]:
         raise MailboxCorrupt(f"{key}: is the manifest of run {manifest.run}")
     if manifest.plan and not manifest.init:
         raise MailboxCorrupt(f"{key}: no initial payloads")
-    if isinstance(mailbox, SignedMailbox):
-        return manifest, Trust(signed=True, fingerprint=mailbox.key.fingerprint)
-    return manifest, Trust(signed=taken_apart(data)[1].signature is not None)
+    return manifest
 
 
 def check_may_write(manifest: Manifest, trust: Trust) -> None:

@@ -22,6 +22,7 @@ from swarm.core.manifest import INIT, Manifest
 from swarm.core.records import Beat, Checkpoint, Claim, Control, EvalRecord, LearnerRecord, RoundRecord, Sample, Snapshot
 from swarm.core.specs import DiLoCo, FedAvg
 from swarm.mailbox.contract import Mailbox
+from swarm.mailbox.signed import is_genuine
 
 BEATS_KEPT = 3
 BEATS_TRIED = 2 * BEATS_KEPT  # of the newest names, until one can be read
@@ -225,9 +226,15 @@ class Tape:
         return self.keys.control, _before(self.keys.control_record(n + 1)) if n else ""
 
     async def incarnations(self, learner: str) -> list[int]:
-        """Numbers of the incarnations of `learner` so far, ascending."""
-        found = await self.mailbox.list(f"{self.keys.learners}{learner}/")
-        return sorted(named[1] for named in map(keys.parse_learner, found) if named is not None)
+        """Numbers of the incarnations of `learner` so far, ascending. After the newest that is the swarm's, forged ones count
+        as far as they follow without a gap: these numbers are taken; an absurd one would leave none to take."""
+        listed = {key: keys.parse_learner(key) for key in await self.mailbox.list(f"{self.keys.learners}{learner}/")}
+        found = sorted((named[1], key) for key, named in listed.items() if named is not None)
+        own = len(found)
+        while own and not await is_genuine(self.mailbox, found[own - 1][1]):
+            own -= 1
+        newest = _contiguous(found[own - 1][0] if own else 0, (n for n, _ in found[own:]))
+        return [n for n, _ in found if n <= newest]
 
     async def learner(self, learner: str, incarnation: int) -> LearnerRecord | None:
         key = self.keys.learner(learner, incarnation)
@@ -259,9 +266,12 @@ class Tape:
         return sorted({n for n in map(keys.parse_eval, found) if n is not None})
 
     async def checkpoints(self) -> list[int]:
-        """Rounds whose parameters are kept beside those that training needs, ascending."""
-        found = await self.mailbox.list(self.keys.checkpoints)
-        return sorted(n for n in map(keys.parse_checkpoint, found) if n is not None)
+        """Rounds whose parameters are kept beside those that training needs, ascending; forged records keep none, else one of
+        a round to come would have the real ones deleted as old."""
+        found = {
+            n: key for key in await self.mailbox.list(self.keys.checkpoints) if (n := keys.parse_checkpoint(key)) is not None
+        }
+        return sorted([n for n, key in found.items() if await is_genuine(self.mailbox, key)])
 
     async def checkpoint(self, round: int) -> Checkpoint | None:
         key = self.keys.checkpoint(round)

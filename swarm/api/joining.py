@@ -43,7 +43,7 @@ from swarm.mailbox import open_mailbox
 from swarm.mailbox.probe import probe
 from swarm.mailbox.threads import DaemonThreads
 from swarm.mailbox.waiting import in_time
-from swarm.manifests import read_manifest
+from swarm.manifests import manifest_in
 from swarm.watch import RunWatch, known_mailboxes, now_s
 
 AGAIN_S = 30.0  # after which a share that worked is tried out again
@@ -250,9 +250,11 @@ class JoinWatch:
         self._set(mailbox=self._facts.mailbox or ident)
         if ident != self._facts.mailbox:
             raise MailboxMoved(f"{location} is another mailbox ({ident[:8]}…, not {self._facts.mailbox[:8]}…)")
-        manifest = await in_time(mailbox, read_manifest(mailbox, self._run))
         data = await in_time(mailbox, mailbox.read(RunKeys(self._run).manifest))
-        state, fingerprint = passphrase_of(self._run, data or b"", self._key())
+        if data is None:
+            raise RunNotFound(f"no run {self._run!r} in {location}")
+        manifest = manifest_in(data, self._run)  # of the very bytes whose signature is checked
+        state, fingerprint = passphrase_of(self._run, data, self._key())
         # Of a run that is not this swarm's the ticks tell all the same, as of one that is only watched.
         store = mailbox if state in ("wrong", "unasked") else None
         self._location, self._watch = location, RunWatch(location, self._run, history=False, store=store)

@@ -118,6 +118,7 @@ class Units:
     def __init__(self, member: Member, prefix: str) -> None:
         self.member, self.prefix = member, prefix
         self._claims: dict[tuple[int, int], Holder] = {}
+        self._newest: dict[int, int] = {}  # by unit, the newest claim that was seen; a listing may leave out one before it
 
     async def agree(self, wanted: WorkSet) -> None:
         """What the units are is written once. Raises RunConfigMismatch if others have written something else."""
@@ -140,9 +141,14 @@ class Units:
         return frozenset(int(name) for name in await self.member.mailbox.names(self.prefix) if name.isdecimal())
 
     async def look(self, unit: int) -> tuple[int, Holder, bool]:
-        """(number of the newest claim, -1 for none; its holder; whether the unit is done). A damaged claim is nobody's."""
+        """(number of the newest claim, -1 for none; its holder; whether the unit is done). A damaged claim is nobody's. One
+        after a gap does not count: else an absurd number would leave none to claim with."""
         listed = await self.member.mailbox.list(work_claims(self.prefix, unit))
-        n = max((named[1] for named in map(parse_work_claim, listed) if named is not None), default=-1)
+        numbers = {named[1] for named in map(parse_work_claim, listed) if named is not None}
+        n = self._newest.get(unit, -1)
+        while n + 1 in numbers:
+            n += 1
+        self._newest[unit] = n
         mark = work_done(self.prefix, unit)
         done = mark in listed and await is_genuine(self.member.mailbox, mark)
         if n < 0:

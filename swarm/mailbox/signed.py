@@ -11,12 +11,14 @@ from collections.abc import AsyncIterable, Sequence
 
 import msgspec
 
-from swarm.core.errors import InvalidKey, RecordError, RecordForged
+from swarm.core.errors import InvalidKey, MailboxCorrupt, RecordError, RecordForged
 from swarm.core.lines import Envelope, put_together, taken_apart
-from swarm.core.trust import Forged, SwarmKey, is_signed_key
+from swarm.core.records import SMALL_BYTES
+from swarm.core.trust import Forged, SwarmKey, is_signed_key, kind_of
 from swarm.mailbox.contract import KeyOf, Mailbox, Source, check_put_key, check_record_key
 from swarm.mailbox.disk import as_bytes, writable
 
+_SMALL = frozenset({"beat", "snapshot", "claim", "control", "learner"})  # kinds of records that hold SMALL_BYTES at most
 MAX_REMEMBERED = 10_000  # records that were forged, or genuine, and runs; what is met again counts once
 
 
@@ -67,9 +69,17 @@ class SignedMailbox:
         return await self.inner.put(key, [self._signed(key, data)])
 
     async def read(self, key: str) -> bytes | None:
-        data = await self.inner.read(key)
-        if data is None or not is_signed_key(key):
-            return data
+        if not is_signed_key(key):
+            return await self.inner.read(key)
+        try:
+            # What was refused is looked at again with every poll: whether it still is too large is told by one byte.
+            again = key in self._met and kind_of(key) in _SMALL
+            too_large = again and await self.inner.read_part(key, SMALL_BYTES, bytearray(1))
+            data = b"" if too_large else await self.inner.read(key)
+        except MailboxCorrupt:  # too large to be a record, or a folder in its place: nobody here has written it so
+            raise self._refused(key, unsigned=True) from None
+        if data is None:
+            return None
         try:
             line, envelope = taken_apart(data, where=key)
         except RecordError:

@@ -19,6 +19,7 @@ from swarm.core.lines import encode
 from swarm.core.rankjob import Saved
 from swarm.core.ranks import CheckpointAt, JobCheckpoint, StoredFile
 from swarm.mailbox.contract import Mailbox
+from swarm.mailbox.signed import is_genuine
 from swarm.parallel.register import read
 from swarm.tape import derived_nonce
 
@@ -52,9 +53,14 @@ class Store:
         return StoredFile(sha256=source.sha256, size_bytes=source.size_bytes)
 
     async def steps(self, generation: int) -> list[int]:
-        """After which a generation wrote whole checkpoints, ascending."""
-        found = map(keys.parse_job_checkpoint, await self.mailbox.list(self.keys.job_checkpoints(generation)))
-        return sorted(named[1] for named in found if named is not None and named[0] == generation)
+        """After which a generation wrote whole checkpoints, ascending; forged records make none, else one of a step to come
+        would have the real ones deleted as old."""
+        found: list[int] = []
+        for key in await self.mailbox.list(self.keys.job_checkpoints(generation)):
+            named = keys.parse_job_checkpoint(key)
+            if named is not None and named[0] == generation and await is_genuine(self.mailbox, key):
+                found.append(named[1])
+        return sorted(found)
 
     async def record(self, at: CheckpointAt) -> JobCheckpoint | None:
         """None: it is not there, or cannot be used."""

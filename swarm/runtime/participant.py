@@ -19,7 +19,6 @@ from swarm.core.errors import (
     MailboxMoved,
     PayloadCorrupt,
     PayloadMissing,
-    RecordForged,
     RunEnded,
     RunNotFound,
     Superseded,
@@ -189,12 +188,10 @@ class Participant:
             except MailboxMoved:
                 await self._patience.through(self._check_not_deleted)
                 raise
-            except RecordForged:  # one that nothing goes on without: it will not mend itself
-                raise
             except (PayloadMissing, PayloadCorrupt, MailboxCorrupt) as error:
                 if isinstance(error, PayloadMissing):
                     await self._patience.through(self._check_not_deleted)
-                # Gone: a newer record will say where to go on. Damaged: perhaps only on the way here.
+                # Gone: a newer record will say where to go on. Damaged, or seemingly forged: perhaps only on the way here.
                 if str(error) != trouble:
                     trouble, since_s = str(error), loop.time()
                     self.emit(Trouble(message=trouble))

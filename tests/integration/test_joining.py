@@ -21,8 +21,9 @@ from swarm.cli import joining as cli_joining
 from swarm.cli import narrate
 from swarm.core.adverts import RunAdvert
 from swarm.core.jobs import Learn
+from swarm.core.joining import PASSPHRASE
 from swarm.core.keys import RunKeys
-from swarm.core.lines import Envelope
+from swarm.core.lines import Envelope, encode
 from swarm.core.manifest import DataRef, Manifest, TaskRef
 from swarm.core.mounting import Desktop
 from swarm.core.sightings import SeenRun, Sightings
@@ -566,6 +567,33 @@ def test_another_format_names_both(mailbox: str, state_dir: Path) -> None:
 def test_a_run_that_is_gone(mailbox: str, state_dir: Path) -> None:
     found = asyncio.run(polled(JoinWatch("cccc1111", location=mailbox, finder=no_finder({}))))
     assert "no run" in found["schema matches"].detail
+
+
+def test_the_manifest_that_is_shown_is_the_one_whose_signature_was_checked(
+    mailbox: str, monkeypatch: pytest.MonkeyPatch, state_dir: Path
+) -> None:
+    """Somebody puts another one there for a moment."""
+    make_run(mailbox, "good", "aaaa1111")
+    keep("correct horse battery")
+    key, place = SwarmKey(stretched("correct horse battery")), RunKeys("aaaa1111").manifest
+    body, envelope, _ = Path(mailbox, place).read_bytes().split(b"\n")
+    told = msgspec.structs.replace(
+        msgspec.json.decode(envelope, type=Envelope), signature=key.signature("aaaa1111", place, body)
+    )
+    Path(mailbox, place).write_bytes(b"%b\n%b\n" % (body, msgspec.json.encode(told)))
+    evil = msgspec.structs.replace(msgspec.json.decode(body, type=Manifest), name="evil")
+    box, swapped = open_mailbox(mailbox), [encode(evil, nonce="n")]
+    real = box.read
+
+    async def read(key: str) -> bytes | None:
+        return swapped.pop() if key == place and swapped else await real(key)
+
+    monkeypatch.setattr(box, "read", read)
+    monkeypatch.setattr(api_joining, "open_mailbox", lambda _: box)
+    found = asyncio.run(settled_joining(JoinWatch("aaaa1111", location=mailbox, finder=no_finder({})), at_most_s=5.0))
+    verdict = next(tick.verdict for tick in found.ticks if tick.name == PASSPHRASE)
+    assert found.manifest is not None
+    assert (found.manifest.name, verdict) in (("good", "ok"), ("evil", "failed"))
 
 
 def test_the_passphrase_is_told_from_the_manifests_signature(mailbox: str) -> None:

@@ -7,11 +7,12 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from swarm.core.errors import MailboxUnavailable, RecordError, RecordForged
+from swarm.core.errors import MailboxCorrupt, MailboxUnavailable, RecordError, RecordForged
 from swarm.core.keys import MARKER, RunKeys
 from swarm.core.lines import Envelope, encode
 from swarm.core.records import Control
 from swarm.core.trust import SwarmKey
+from swarm.mailbox.contract import MAX_READ_BYTES
 from swarm.mailbox.faults import Fault, FaultyMailbox
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
 from swarm.mailbox.signed import SignedMailbox
@@ -102,6 +103,56 @@ async def test_a_forgery_is_refused_named_and_counted_once(mailbox, store, how, 
     forged = mailbox.forged("run1")
     assert (forged.count, forged.newest) == (1, key)
     assert mailbox.forged("run2").count == 0
+
+
+@pytest.mark.parametrize("key", [ROUND, BEAT])
+async def test_what_is_too_large_to_be_a_record_is_a_forgery(mailbox, store, key):
+    store.objects[key] = bytes(MAX_READ_BYTES + 1)
+    with pytest.raises(RecordForged, match=key):
+        await mailbox.read(key)
+    assert await mailbox.is_genuine(key) is False
+    assert mailbox.forged("run1").count == 1
+
+
+class Weighing(MemoryMailbox):
+    """Counts what is read."""
+
+    read_bytes = 0
+
+    async def read(self, key: str) -> bytes | None:
+        data = await super().read(key)
+        self.read_bytes += len(data or b"")
+        return data
+
+    async def read_part(self, key: str, offset: int, buffer: bytearray | memoryview) -> int | None:
+        size = await super().read_part(key, offset, buffer)
+        self.read_bytes += size or 0
+        return size
+
+
+@pytest.mark.parametrize("key", [BEAT, KEYS.snapshot(7, unit="a", learner="a", incarnation=1), KEYS.claim(7, 0)])
+async def test_a_large_forgery_is_read_once_and_what_takes_its_place_at_once(store, key):
+    inner = Weighing(store)
+    mailbox = SignedMailbox(inner, KEY)
+    store.objects[key] = bytes(8 << 20)
+    for _ in range(20):
+        with pytest.raises(RecordForged, match=key):
+            await mailbox.read(key)
+    assert inner.read_bytes < 9 << 20
+    assert mailbox.forged("run1").count == 1
+    data = record()
+    del store.objects[key]
+    assert await mailbox.read(key) is None
+    assert await (mailbox.create(key, data) if key.endswith("/record.json") else mailbox.put(key, [data]))
+    assert await mailbox.read(key) == data
+
+
+async def test_a_payload_that_is_too_large_to_be_read_is_no_forgery(mailbox, store):
+    blob = KEYS.init_blob(0, "ab" * 32)
+    store.objects[blob] = bytes(MAX_READ_BYTES + 1)
+    with pytest.raises(MailboxCorrupt) as raised:
+        await mailbox.read(blob)
+    assert not isinstance(raised.value, RecordForged)
 
 
 async def test_a_record_moved_from_another_run_or_round_does_not_verify(mailbox, store):
