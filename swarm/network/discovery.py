@@ -98,7 +98,6 @@ class Discovery:
         self._faults: dict[str, str] = {}
         self.told_since_s: float | None = None  # since when others may know of this machine
         self.heard_own_s: float | None = None  # when its own words last came back to it
-        self.heard_others_s: float | None = None
         self.over: tuple[Link, ...] = ()  # the links in use
 
     # ---- from any thread
@@ -276,11 +275,8 @@ class Discovery:
 
     def _heard(self, service: HeardService) -> None:
         now_s = time.monotonic()
-        own = self._radio is not None and self._radio.is_own(service.name)
-        if own:
+        if self._radio is not None and self._radio.is_own(service.name):
             self.heard_own_s = now_s
-        else:
-            self.heard_others_s = now_s
         try:
             advert: PeerAdvert | RunAdvert
             advert = peer_of(service.txt, port=service.port) if service.type == PEER_SERVICE else run_of(service.txt)
