@@ -189,6 +189,7 @@ class Discovery:
         due = dict.fromkeys(("say", "beat", "links", "hello", "multicast"), 0.0)
         said: dict[str, Said] = {}
         awake_s = self._wall() - time.monotonic()
+        due["well"] = time.monotonic() + self._pace.beat_s
         while True:
             now_s = time.monotonic()
             if abs(self._wall() - now_s - awake_s) > ASLEEP_S:
@@ -224,7 +225,9 @@ class Discovery:
                 elif now_s >= due["beat"]:
                     due["beat"] = now_s + self._pace.beat_s
                     self._radio.say_again()
-                    self._note("discovery", "")  # it has worked for as long as this
+            if now_s >= due["well"]:  # it has worked for as long as this, be it without a network
+                due["well"] = now_s + self._pace.beat_s
+                self._note("discovery", "")
             self._ask_around(now_s)
             await asyncio.sleep(self._pace.tick_s)
 
