@@ -205,13 +205,17 @@ class Feed:
     async def _follow_home(self) -> None:
         watch = self._api.HomeWatch(self._mailboxes)
         near = self._near = self._api.Neighbourhood(advertises="watching")
-        near.start()
+        started = await self._tried(self._begun(near))
         try:
-            await self._look(watch, near)
+            await self._look(watch, near if started else None)
         finally:
             near.close()
 
-    async def _look(self, watch: HomeSource, near: Near) -> None:
+    async def _begun(self, near: Near) -> bool:
+        await in_thread(near.start)  # it reads files, and asks the system
+        return True
+
+    async def _look(self, watch: HomeSource, near: Near | None) -> None:
         home: Home | None = None
         notes: deque[Note] = deque(maxlen=KEPT)
         while True:
@@ -223,7 +227,8 @@ class Feed:
                 notes.extend(self._numbered([*home_notes(home, polled), *mailbox_notes(home, polled)]))
                 self._home = home = polled
                 faults = await self._tried(in_thread(self._api.settings_faults)) or ()
-                self._sightings = await self._tried(in_thread(near.poll, home)) or self._sightings
+                if near is not None:
+                    self._sightings = await self._tried(in_thread(near.poll, home)) or self._sightings
                 self._post(
                     HomePolled(
                         HomeShown(

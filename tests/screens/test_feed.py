@@ -58,7 +58,7 @@ class FakeApi:
             self._do("add", peer)
 
         return SimpleNamespace(
-            start=lambda: self.asked.append(("start",)),
+            start=lambda: self._do("start"),
             close=lambda: self.asked.append(("close",)),
             add=add,
             poll=lambda home: self.sightings,
@@ -156,6 +156,15 @@ def test_a_broken_poll_is_a_fact_and_not_the_end(fixed: SimpleNamespace) -> None
     with running(FakeApi([RuntimeError("boom"), fixed.home()], [None])) as run:
         assert run.next(HomePolled).shown.home == fixed.home()
         assert run.feed.facts.errors == ("12:00:00 RuntimeError: boom",)
+
+
+def test_a_network_that_cannot_be_listened_to_is_a_fact_and_not_the_end(fixed: SimpleNamespace) -> None:
+    api = FakeApi([fixed.home()], [None])
+    api.problem = RuntimeError("no thread can be started")
+    with running(api) as run:
+        for _ in range(3):
+            assert run.next(HomePolled).shown.home == fixed.home()
+        assert run.feed.facts.errors == ("12:00:00 RuntimeError: no thread can be started",)
 
 
 def test_the_run_on_screen_is_followed_with_its_job_and_log(fixed: SimpleNamespace) -> None:
