@@ -61,6 +61,7 @@ class Advertising:
         self._discovery: Discovery | None = None
         self._sighted: Sighted | None = None
         self._me: PeerAdvert | None = None
+        self._renewed = False  # whether this process has given this machine another id
         self._notes: list[str] = []
 
     def start(self) -> None:
@@ -199,10 +200,13 @@ class Advertising:
 
     def _mind_doubles(self, sighted: Sighted) -> None:
         """Two machines with one id: a home folder or a virtual machine was copied. The one whose boot is the lower takes
-        another id; a learner that runs here keeps the old one until it ends."""
+        another id, once; a learner that runs here keeps the old one until it ends."""
         assert self._me is not None
         other = sighted.double
         if not other or self._me.boot > other:
+            return
+        if self._renewed:  # a copy would not know the new id: somebody takes it on purpose, and would take the next one
+            self._note("another machine uses this one's new id, too: this one keeps it")
             return
         try:
             renewed = renew_machine_id(self._me.peer)
@@ -210,6 +214,7 @@ class Advertising:
             self._note(f"another machine has this one's id, and a new one cannot be kept: {error}")
             return
         self._note("another machine had this one's id (a copied home folder or virtual machine): this one has a new id")
+        self._renewed = True
         self._me = msgspec.structs.replace(self._me, peer=renewed)
         sighted.renamed(renewed)
 
@@ -231,17 +236,19 @@ def advertised(
         yield lambda event: None
         return
     telling = Advertising("waiting", network=True, probes=False, pace=pace)
-    part, told = None, False
+    part, told, lock = None, False, threading.RLock()  # a signal's handler may come in between
 
     def on(event: WorkerEvent) -> None:
         nonlocal part, told
-        if part is None:
-            return
-        part = after(part, event)
-        telling.tell(part.state)
-        telling.tell_runs([part.run])
-        if not told and (why := telling.unheard):
-            told = True
+        with lock:  # else what another thread tells meanwhile would be lost
+            if part is None:
+                return
+            part = after(part, event)
+            telling.tell(part.state)
+            telling.tell_runs([part.run])
+            why = "" if told else telling.unheard
+            told = told or bool(why)
+        if why:
             trouble(f"other machines may not see this one: {why}")
 
     try:

@@ -60,8 +60,13 @@ class EventFile:
             self._append("events.jsonl", msgspec.json.encode(event))
             if words is not None:
                 self._append("log.txt", f"{time.strftime('%H:%M:%S')} {words}".encode())
-        for each in self.also:
-            each(event)
+        for each in tuple(self.also):
+            try:
+                each(event)
+            except Exception as error:  # training, which this may be called from, goes on without it
+                with contextlib.suppress(ValueError):  # another thread has noted it
+                    self.also.remove(each)
+                    self(Trouble(message=f"other machines are told no more of this one: {type(error).__name__}: {error}"))
 
     def _append(self, name: str, line: bytes) -> None:
         # A full disk here must not end the training.

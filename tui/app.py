@@ -19,7 +19,7 @@ from textual.filter import LineFilter
 from textual.message import Message
 from textual.screen import Screen
 
-from swarm.api import Job, RunState, mount, note_crash
+from swarm.api import Job, RunState, Way, mount, note_crash
 from tui import text
 from tui.commands import KEYS, Place, bindings, key_names
 from tui.filters import Ascii, Styled
@@ -56,7 +56,7 @@ class FeedLike(Protocol):
     def close(self) -> None: ...
     def show(self, at: RunAt | None) -> None: ...
     def check(self, at: RunAt | None, *, name: str = "") -> None: ...
-    def mount(self, at: RunAt) -> None: ...
+    def mount(self, at: RunAt, way: Way) -> None: ...
     def add_peer(self, address: str) -> None: ...
     def rescan(self) -> None: ...
     def examine(self) -> None: ...
@@ -215,17 +215,36 @@ class SwarmApp(App[None]):
             self._toast(f"joining {text.plain(shown.joining.name, 40)}")
 
     def begin_mount(self, shown: JoinShown) -> None:
-        """Mount what is missing. What may ask for a password does so in the terminal, which is its for that time."""
-        way = shown.joining.way
-        if way is None or not way.asks:
-            self.feed.mount(shown.at)
+        """Mount what is missing, once a person agrees if anybody may have said where it is."""
+        joining = shown.joining
+        way = joining.way
+        if way is None:
+            return
+        if not joining.unsure:
+            self._mount_share(shown.at, way)
+            return
+        words = (
+            ((f"Run {text.plain(' '.join(way.argv or ()), 200)}?", "strong"),),
+            *(((line, ""),) for line in text.plain(joining.unsure, 400).split(": ")),
+        )
+
+        def answered(answer: str | None) -> None:
+            if answer == "mount":
+                self._mount_share(shown.at, way)
+
+        self.push_screen(Choice("Mount", words, (Option("mount", "Mount it"), CANCEL), focus="cancel"), answered)
+
+    def _mount_share(self, at: RunAt, way: Way) -> None:
+        """What may ask for a password does so in the terminal, which is its for that time."""
+        if not way.asks:
+            self.feed.mount(at, way)
             return
         try:
             with self.suspend():
                 print(" ".join(way.argv or ()), flush=True)
                 problem = mount(way, quiet=False)
         except SuspendNotSupported:
-            self.feed.mount(shown.at)
+            self.feed.mount(at, way)
             return
         if problem:
             self._toast(f"could not mount: {problem}", "error")

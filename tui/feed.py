@@ -68,7 +68,6 @@ class Feed:
         self._tasks: set[asyncio.Task[None]] = set()
         self._following: asyncio.Task[None] | None = None
         self._checking: asyncio.Task[None] | None = None
-        self._way: Way | None = None  # how the share of the run that is looked at is mounted
         self._mounting = False
         self._near: Near | None = None
         self._examining: asyncio.Task[None] | None = None
@@ -117,9 +116,9 @@ class Feed:
 
         self._command("join", at.run, lambda: in_thread(work))
 
-    def mount(self, at: RunAt) -> None:
-        """Mount the share of the run that is looked at, as the last look said."""
-        self._command("mount", at.run, self._mount)
+    def mount(self, at: RunAt, way: Way) -> None:
+        """Mount a run's share, in this way: the next look may say another, which nobody has seen."""
+        self._command("mount", at.run, lambda: self._mount(way))
 
     def add_peer(self, address: str) -> None:
         self._command("add the peer", address, lambda: self._add(address))
@@ -171,15 +170,14 @@ class Feed:
     def _check(self, at: RunAt | None, name: str) -> None:
         if self._checking is not None:
             self._checking.cancel()
-        self._way = None
         self._checking = None if at is None else self._spawn(self._follow_join(at, name))
 
-    async def _mount(self) -> None:
-        if self._way is None or self._mounting:
+    async def _mount(self, way: Way) -> None:
+        if self._mounting:
             return
         self._mounting = True
         try:
-            problem = await in_thread(lambda way: self._api.mount(way, quiet=True), self._way)
+            problem = await in_thread(lambda: self._api.mount(way, quiet=True))
         finally:
             self._mounting = False
         if problem:
@@ -205,13 +203,17 @@ class Feed:
     async def _follow_home(self) -> None:
         watch = self._api.HomeWatch(self._mailboxes)
         near = self._near = self._api.Neighbourhood(advertises="watching")
-        near.start()
+        started = await self._tried(self._begun(near))
         try:
-            await self._look(watch, near)
+            await self._look(watch, near if started else None)
         finally:
             near.close()
 
-    async def _look(self, watch: HomeSource, near: Near) -> None:
+    async def _begun(self, near: Near) -> bool:
+        await in_thread(near.start)  # it reads files, and asks the system
+        return True
+
+    async def _look(self, watch: HomeSource, near: Near | None) -> None:
         home: Home | None = None
         notes: deque[Note] = deque(maxlen=KEPT)
         while True:
@@ -223,7 +225,8 @@ class Feed:
                 notes.extend(self._numbered([*home_notes(home, polled), *mailbox_notes(home, polled)]))
                 self._home = home = polled
                 faults = await self._tried(in_thread(self._api.settings_faults)) or ()
-                self._sightings = await self._tried(in_thread(near.poll, home)) or self._sightings
+                if near is not None:
+                    self._sightings = await self._tried(in_thread(near.poll, home)) or self._sightings
                 self._post(
                     HomePolled(
                         HomeShown(
@@ -327,7 +330,6 @@ class Feed:
             if before is None:  # what ended before somebody came here is no answer to a key that is pressed here
                 before = frozenset(job.id for job in jobs if job.state not in RUNNING_JOB)
             if joining is not None:
-                self._way = joining.way
                 job = next((job for job in jobs if job.id not in before), None)
                 shown = JoinShown(at=at, joining=joining, now_s=self._clock(), job=job, mounting=self._mounting)
                 self._post(JoinPolled(shown))

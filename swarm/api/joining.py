@@ -63,6 +63,7 @@ class Joining(msgspec.Struct, frozen=True, kw_only=True):
     looked: bool = False  # whether the mailbox was looked for
     share: Share | None = None
     way: Way | None = None  # how that is mounted here
+    unsure: str = ""  # why a person should look at it first: no passphrase vouches for who says so
 
     @property
     def passed(self) -> bool:
@@ -134,8 +135,11 @@ class JoinWatch:
         self._set(share_fault=self._lost or self._unfit)
         self._set(free_bytes=memory.available, total_bytes=memory.total)
         share = self._share
-        how = self._way(share)
-        self._set(mounting=ways_in_words(self._facts.mailbox, share, how))
+        how, unsure = self._way(share), "" if share is None else self._unsure()
+        if how is not None and unsure and not self._of_swarm:
+            how = msgspec.structs.replace(how, argv=None, asks=False)
+        words = ways_in_words(self._facts.mailbox, share, how)
+        self._set(mounting=(*words, unsure) if how is not None and unsure else words)
         facts = self._facts
         return Joining(
             run=self._run,
@@ -146,6 +150,7 @@ class JoinWatch:
             looked=facts.looked,
             share=share,
             way=how,
+            unsure=unsure if how is not None else "",
         )
 
     def _set(self, **values: object) -> None:
@@ -189,6 +194,22 @@ class JoinWatch:
         if share is None or self._facts.location is not None:
             return None
         return way(share, self._system if self._system is not None else desktop())
+
+    @property
+    def _of_swarm(self) -> bool:
+        """Whether who says where the share is passes for one of this machine's swarm: in an open one anybody does."""
+        if self._facts.manifest is not None:
+            return self._facts.passphrase in ("right", "open")
+        return self._seen is not None and self._seen.ours
+
+    def _unsure(self) -> str:
+        """Whoever mounts a share may show a password to the machine that serves it: who says that this is the one, if that may
+        be anybody."""
+        if self._of_swarm and (self._facts.manifest is not None or (self._seen is not None and self._seen.advert.tag)):
+            return ""
+        who = plain(", ".join(self._facts.told_by[:3]), 200) or "somebody"
+        why = "which no passphrase vouches for" if self._of_swarm else "and is not of this swarm: swarm does not mount it"
+        return f"{who} says so on the network, {why}: mount it only if you know the machine that serves it"
 
     # The share
 

@@ -34,7 +34,7 @@ mount_option = click.option(
     "mounting",
     default=None,
     help="If the share that holds the run's mailbox is not mounted here: mount it, and wait until it is; by default a terminal "
-    "is asked.",
+    "is asked, and always if no passphrase vouches for where the share is.",
 )
 _MARKS = {"ok": "ok     ", "warning": "warn   ", "failed": "FAULT  ", "checking": "?      "}
 
@@ -132,12 +132,13 @@ def _mounted(found: Joining, offer: Offer, known: tuple[str, ...], learner: Lear
     words = [f"{plain(found.name)}: {missing.detail}", *missing.remedy.split("\n")]
     terminal = sys.stdin is not None and sys.stdin.isatty()
     command = found.way is not None and found.way.argv is not None
-    if mounting is False or (mounting is None and not terminal):
-        hint = ["--mount does it, and goes on"] if command else []
+    asks = command and (not mounting or bool(found.unsure))
+    if mounting is False or (not terminal and (mounting is None or asks)):
+        hint = [f"--mount does it, {'once it has asked in a terminal' if found.unsure else 'and goes on'}"] if command else []
         raise MailboxAway("\n".join([*words, *hint]))
     for line in words:
         say(line)
-    if command and not mounting and not click.confirm("Mount it now?", err=True):
+    if asks and not click.confirm("Mount it now?", err=True):
         raise click.exceptions.Exit(1)
     if command and found.way is not None and (problem := mount(found.way, quiet=not terminal)):
         say(f"it could not be mounted: {plain(problem, 300)}")

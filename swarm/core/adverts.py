@@ -77,7 +77,8 @@ class RunAdvert(msgspec.Struct, frozen=True, kw_only=True):
     tag: str = ""
 
     def told(self) -> tuple[str, ...]:
-        return ("run", self.run, self.mailbox, self.peer)
+        """What the tag is over: who mounts the share may show it a password."""
+        return ("run", self.run, self.mailbox, self.peer, self.share if _is_share(self.share) else "")
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,7 +195,7 @@ def checked_run(advert: RunAdvert) -> RunAdvert:
         raise AdvertError(f"no run id: {plain(advert.run, 40)}")
     if advert.rounds is not None and not 1 <= advert.rounds <= MAX_ROUND:
         raise AdvertError("a number of rounds that no run has")
-    share = advert.share if advert.share.isprintable() and len(advert.share.encode()) <= SHARE_BYTES else ""
+    share = advert.share if _is_share(advert.share) else ""
     return msgspec.structs.replace(
         advert,
         name=plain(advert.name, NAME_CHARACTERS) or "?",
@@ -213,6 +214,11 @@ def _check(advert: Advert, *, hex_fields: Mapping[str, int], numbers: Mapping[st
     for field, most in numbers.items():
         if not 0 <= getattr(advert, field) <= most:
             raise AdvertError(f"{field} is out of its range")
+
+
+def _is_share(text: str) -> bool:
+    """Whether it is taken in elsewhere: else it counts as not told."""
+    return text.isprintable() and len(text.encode(errors="replace")) <= SHARE_BYTES
 
 
 def _is_hex(text: str, digits: int) -> bool:

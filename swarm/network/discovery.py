@@ -98,7 +98,6 @@ class Discovery:
         self._faults: dict[str, str] = {}
         self.told_since_s: float | None = None  # since when others may know of this machine
         self.heard_own_s: float | None = None  # when its own words last came back to it
-        self.heard_others_s: float | None = None
         self.over: tuple[Link, ...] = ()  # the links in use
 
     # ---- from any thread
@@ -190,6 +189,7 @@ class Discovery:
         due = dict.fromkeys(("say", "beat", "links", "hello", "multicast"), 0.0)
         said: dict[str, Said] = {}
         awake_s = self._wall() - time.monotonic()
+        due["well"] = time.monotonic() + self._pace.beat_s
         while True:
             now_s = time.monotonic()
             if abs(self._wall() - now_s - awake_s) > ASLEEP_S:
@@ -225,7 +225,9 @@ class Discovery:
                 elif now_s >= due["beat"]:
                     due["beat"] = now_s + self._pace.beat_s
                     self._radio.say_again()
-                    self._note("discovery", "")  # it has worked for as long as this
+            if now_s >= due["well"]:  # it has worked for as long as this, be it without a network
+                due["well"] = now_s + self._pace.beat_s
+                self._note("discovery", "")
             self._ask_around(now_s)
             await asyncio.sleep(self._pace.tick_s)
 
@@ -276,11 +278,8 @@ class Discovery:
 
     def _heard(self, service: HeardService) -> None:
         now_s = time.monotonic()
-        own = self._radio is not None and self._radio.is_own(service.name)
-        if own:
+        if self._radio is not None and self._radio.is_own(service.name):
             self.heard_own_s = now_s
-        else:
-            self.heard_others_s = now_s
         try:
             advert: PeerAdvert | RunAdvert
             advert = peer_of(service.txt, port=service.port) if service.type == PEER_SERVICE else run_of(service.txt)

@@ -204,13 +204,22 @@ def parse_target(text: str) -> tuple[str, int | None]:
     except ValueError:
         labels = host.rstrip(".").split(".")
         plain = all(0 < len(part) <= 63 and part.replace("-", "a").replace("_", "a").isalnum() for part in labels)
-        if not plain or len(host) > 253 or ":" in host:
+        if not plain or len(host) > 253 or ":" in host or not _is_idna(host):
             raise UsageError(f"{text!r:.100} is no address: HOST, HOST:PORT or [IPV6]:PORT") from None
     if not port:
         return host, None
     if not (port.isascii() and port.isdecimal() and 1 <= int(port) <= 65535):
         raise UsageError(f"{port!r:.20} is no port: 1 to 65535")
     return host, int(port)
+
+
+def _is_idna(host: str) -> bool:
+    """Whether a name can be looked up: letters other than ASCII's are longer there than they are written."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return True
 
 
 def shown(address: str, port: int) -> str:
@@ -232,6 +241,8 @@ class Asker:
                 found: list[Any] = await self._names.run(socket.getaddrinfo, host, port or PORTS[0], type=socket.SOCK_STREAM)
         except TimeoutError:
             raise PeerUnreachable("its name is not found: the name server does not answer; give its address") from None
+        except UnicodeError:
+            raise PeerUnreachable("its name cannot be looked up: give its address") from None
         except OSError as error:
             raise PeerUnreachable(why_unreachable(error)) from None
         addresses = list(dict.fromkeys(_numeric(place) for _, _, _, _, place in found))[:4]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import msgspec
@@ -11,9 +12,9 @@ from swarm import advertising
 from swarm.advertising import Advertising, advertised, discovers
 from swarm.core.adverts import PeerAdvert, RunAdvert, ours
 from swarm.core.errors import UsageError
-from swarm.core.events import Ended, Joined
+from swarm.core.events import Ended, Joined, WorkerEvent
 from swarm.core.manifest import Manifest
-from swarm.core.telling import boot_digits
+from swarm.core.telling import Part, after, boot_digits
 from swarm.core.trust import SwarmKey
 from swarm.host.identity import boot_id, identity, machine_id
 from swarm.neighbours import Neighbourhood, look_around
@@ -87,6 +88,21 @@ def test_of_two_machines_with_one_id_the_one_with_the_lower_boot_takes_another()
     assert identity().machine != me.machine
 
 
+def test_whoever_takes_each_new_id_makes_a_machine_renew_it_once() -> None:
+    telling = Advertising("idle", key=None, network=False)
+    telling.start()
+    ids = [telling.peer]
+    for n in range(4):
+        with telling.sighted() as sighted:
+            sighted.heard(PeerAdvert(peer=telling.peer, name="copy", boot="ffffffff"), source=f"{n}", how="network", now_s=0.0)
+            sighted.lives_s = float("inf")
+        seen = telling.seen()
+        ids.append(telling.peer)
+    assert len(set(ids)) == 2
+    assert machine_id() == ids[-1]
+    assert len([line for line in seen.trouble if "keeps it" in line]) == 1
+
+
 def test_a_machine_that_can_keep_no_id_sees_the_others_and_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def no_id() -> None:
         raise UsageError("the state folder cannot be written")
@@ -139,6 +155,36 @@ def test_a_worker_tells_what_happens_and_complains_once(monkeypatch: pytest.Monk
     complaints, (telling,) = told_by_worker(manifest(), monkeypatch)
     assert complaints == ["other machines may not see this one: no multicast here"]
     assert telling._mailboxes == ("b" * 32,)
+
+
+def test_what_two_threads_tell_at_once_is_told_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one waits until the first is done, and goes on from there."""
+    began, over = threading.Event(), threading.Event()
+
+    def slow(part: Part, event: WorkerEvent) -> Part:
+        if isinstance(event, Joined):
+            began.set()
+            over.wait(0.2)  # in which the other one would be done, if nothing held it
+        return after(part, event)
+
+    every: list[Advertising] = []
+    monkeypatch.setenv("SWARM_DISCOVERY", "1")
+    monkeypatch.setattr(advertising, "after", slow)
+
+    class Silent(Advertising):
+        def __init__(self, *args: object, **more: object) -> None:
+            super().__init__(*args, **(more | {"network": False}))  # type: ignore[arg-type]
+            every.append(self)
+
+    monkeypatch.setattr(advertising, "Advertising", Silent)
+    with advertised(manifest(), mailbox="b" * 32, trouble=pytest.fail) as on:
+        first = threading.Thread(target=on, args=(JOINED,))
+        first.start()
+        assert began.wait(30)
+        on(Ended(reason="done", rounds=40))
+        over.set()
+        first.join(30)
+        assert [run.phase for run in every[0]._runs] == ["done"]
 
 
 def test_a_worker_that_cannot_tell_trains_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

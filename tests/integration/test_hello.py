@@ -148,11 +148,34 @@ def test_how_an_address_may_be_given(text: str, target: tuple[str, int | None]) 
 
 @pytest.mark.parametrize(
     "text",
-    ["", ":", "a b", "http://studio", "studio:x", "studio:0", "studio:70000", "[::1", "[::1]x", "[]:1", "a..b", "-" * 300],
+    [
+        "",
+        ":",
+        "a b",
+        "http://studio",
+        "studio:x",
+        "studio:0",
+        "studio:70000",
+        "[::1",
+        "[::1]x",
+        "[]:1",
+        "a..b",
+        "-" * 300,
+        "ü" * 60,
+    ],
 )
 async def test_what_is_no_address_is_one_line(text: str) -> None:
     with pytest.raises(UsageError, match=r"is no (address|port)"):
         await Asker().ask(text)
+
+
+async def test_a_name_that_the_system_cannot_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: object, **__: object) -> None:
+        raise UnicodeError("label too long")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuses)
+    with pytest.raises(PeerUnreachable, match="give its address"):
+        await Asker().ask("studio")
 
 
 async def test_a_name_that_nobody_has() -> None:

@@ -299,8 +299,11 @@ def test_mount_runs_the_command_waits_and_goes_on(
     heard: Callable[..., None],
     no_mounts: dict[str, tuple[str, str]],
     monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
-    heard(seen(make_run(elsewhere, "far", "bbbb1111"), elsewhere, share="smb://nas/swarm"))
+    monkeypatch.setenv("SWARM_KEY_FILE", str(tmp_path / "passphrase.toml"))
+    key = keep("correct horse battery staple")
+    heard(seen(make_run(elsewhere, "far", "bbbb1111", key=key), elsewhere, share="smb://nas/swarm", signed=True, tag="c" * 16))
     monkeypatch.setattr(api_joining, "desktop", lambda: Desktop(system="darwin", user="ann", uid=501))
     monkeypatch.setattr(cli_joining, "LOOK_S", 0.01)
     ran: list[object] = []
@@ -312,12 +315,41 @@ def test_mount_runs_the_command_waits_and_goes_on(
 
     monkeypatch.setattr(cli_joining, "mount", mount)
     assert swarm("join", "far") == 1  # nobody agreed
-    assert "--mount does it" in swarm.err
+    assert "--mount does it, and goes on" in swarm.err
+    assert "vouches" not in swarm.err
     assert swarm("join", "far", "--no-mount") == 1
     assert ran == []
     assert swarm("join", "far", "--mount") == 0, swarm.err
     assert ran == [("open", "smb://nas/swarm")]
     assert ordered[0].mailbox == elsewhere
+
+
+@pytest.mark.parametrize("has_key", [True, False])
+def test_what_anybody_may_have_said_is_not_mounted_without_a_person(
+    swarm: Swarm,
+    elsewhere: str,
+    heard: Callable[..., None],
+    no_mounts: object,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    has_key: bool,
+) -> None:
+    """In an open swarm a person is asked, even with --mount; with a passphrase, what another swarm says is never run."""
+    if has_key:
+        monkeypatch.setenv("SWARM_KEY_FILE", str(tmp_path / "passphrase.toml"))
+        keep("correct horse battery staple")
+    heard(seen(make_run(elsewhere, "far", "bbbb1111"), elsewhere, ours=not has_key, share="smb://10.0.0.66/x"))
+    monkeypatch.setattr(api_joining, "desktop", lambda: Desktop(system="darwin", user="ann", uid=501))
+    monkeypatch.setattr(cli_joining, "mount", lambda *a, **k: pytest.fail("nothing may be run"))
+    monkeypatch.setattr(cli_joining, "MOUNTED_S", 0.0)
+    assert swarm("join", "far", "--mount") == 1
+    assert "studio says so on the network, " in swarm.err
+    assert ("is not of this swarm" if has_key else "no passphrase vouches for") in swarm.err
+    asked: list[str] = []
+    monkeypatch.setattr(cli_joining.sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(cli_joining.click, "confirm", lambda question, **_: asked.append(question))
+    assert swarm("join", "far", "--mount") == 1
+    assert asked == ([] if has_key else ["Mount it now?"])
 
 
 @pytest.mark.parametrize("agrees", [True, False])

@@ -19,7 +19,7 @@ from swarm.core.adverts import PEER_SERVICE, RUN_SERVICE, PeerAdvert, RunAdvert,
 from swarm.core.sightings import MAX_SOURCES, Sighted, Sightings
 from swarm.network import mdns
 from swarm.network.discovery import Discovery, Pace, Told
-from swarm.network.links import Links
+from swarm.network.links import Link, Links
 from swarm.network.mdns import GROUP_V4, PORT
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
@@ -128,6 +128,22 @@ def test_what_keeps_it_off_the_air_is_told_and_tried_again(monkeypatch: pytest.M
         failures.pop(0)
         b.until(b.sees(a))
         a.until(lambda seen: not seen.trouble)
+
+
+def test_trouble_that_is_over_is_told_no_more_where_there_is_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, look, failures = Here("a"), Links.look, [RuntimeError("of the system")]
+
+    def fail(self: Links) -> tuple[Link, ...]:
+        if failures:
+            raise failures[0]
+        look(self)
+        return ()
+
+    monkeypatch.setattr(Links, "look", fail)
+    with on_air(a):
+        a.until(lambda seen: any("RuntimeError: of the system" in line for line in seen.trouble))
+        failures.pop(0)
+        a.until(lambda seen: len(seen.trouble) == 1 and "no private network" in seen.trouble[0])
 
 
 def say(name: str, type: str, text: list[bytes], *, ttl: int = 75) -> bytes:

@@ -400,7 +400,9 @@ def sightings(*runs: SeenRun, peers: tuple[SeenPeer, ...] | None = None) -> Sigh
     return Sightings(runs=runs, peers=here if peers is None else peers)
 
 
-def join_shown(*, at: RunAt = FAR, job: api.Job | None = None, mounting: bool = False, **facts: object) -> JoinShown:
+def join_shown(
+    *, at: RunAt = FAR, job: api.Job | None = None, mounting: bool = False, unsure: str = "", **facts: object
+) -> JoinShown:
     """All ticks as facts make them, by default of a run that can be joined."""
     state = manifest(run=at.run, name="digits-far-heron", task="lenet5")
     good = JoinFacts(
@@ -436,6 +438,7 @@ def join_shown(*, at: RunAt = FAR, job: api.Job | None = None, mounting: bool = 
         looked=all_facts.looked,
         share=share,
         way=how,
+        unsure=unsure,
     )
     return JoinShown(at=at, joining=joining, now_s=100.0, job=job, mounting=mounting)
 
@@ -510,7 +513,7 @@ class PlayedFeed:
         if at is not None and self.joining is not None:
             self._post(JoinPolled(self.joining))
 
-    def mount(self, at: RunAt) -> None:
+    def mount(self, at: RunAt, way: object) -> None:
         self.asked.append(("mount", at))
 
     def add_peer(self, address: str) -> None:

@@ -9,9 +9,11 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TypeVar
 
+import msgspec
 import pytest
 from textual.message import Message
 
+from swarm.core.mounting import Way
 from swarm.core.sightings import Sightings
 from tui.app import SwarmApp
 from tui.feed import Feed, fresh_lines
@@ -58,7 +60,7 @@ class FakeApi:
             self._do("add", peer)
 
         return SimpleNamespace(
-            start=lambda: self.asked.append(("start",)),
+            start=lambda: self._do("start"),
             close=lambda: self.asked.append(("close",)),
             add=add,
             poll=lambda home: self.sightings,
@@ -156,6 +158,15 @@ def test_a_broken_poll_is_a_fact_and_not_the_end(fixed: SimpleNamespace) -> None
     with running(FakeApi([RuntimeError("boom"), fixed.home()], [None])) as run:
         assert run.next(HomePolled).shown.home == fixed.home()
         assert run.feed.facts.errors == ("12:00:00 RuntimeError: boom",)
+
+
+def test_a_network_that_cannot_be_listened_to_is_a_fact_and_not_the_end(fixed: SimpleNamespace) -> None:
+    api = FakeApi([fixed.home()], [None])
+    api.problem = RuntimeError("no thread can be started")
+    with running(api) as run:
+        for _ in range(3):
+            assert run.next(HomePolled).shown.home == fixed.home()
+        assert run.feed.facts.errors == ("12:00:00 RuntimeError: no thread can be started",)
 
 
 def test_the_run_on_screen_is_followed_with_its_job_and_log(fixed: SimpleNamespace) -> None:
@@ -270,17 +281,18 @@ def test_what_stands_between_is_looked_at_again_and_again_until_nobody_asks(fixe
         run.feed.check(None)
 
 
-def test_a_share_is_mounted_as_the_last_look_said(fixed: SimpleNamespace) -> None:
+def test_a_share_is_mounted_as_a_person_has_seen_it(fixed: SimpleNamespace) -> None:
     api = FakeApi([fixed.home()], [None])
-    api.joins = [fixed.not_mounted().joining]
+    api.joins = [msgspec.structs.replace(fixed.not_mounted().joining, way=Way(words=(), argv=("open", "smb://10.0.0.66/x")))]
+    seen = fixed.not_mounted().joining.way
     with running(api) as run:
         run.feed.check(fixed.FAR)
         run.next(JoinPolled)
-        run.feed.mount(fixed.FAR)
+        run.feed.mount(fixed.FAR, seen)
         assert run.next(CommandEnded).problem == ""
-        assert ("mount", api.joins[0].way, True) in api.asked
+        assert ("mount", seen, True) in api.asked
         api.problem = RuntimeError("Password required")
-        run.feed.mount(fixed.FAR)
+        run.feed.mount(fixed.FAR, seen)
         assert run.next(CommandEnded).problem == "Password required"
 
 

@@ -182,6 +182,18 @@ async def test_m_mounts_and_goes_on_when_the_share_appears(fixed: SimpleNamespac
         assert app.feed.asked[-1] == ("join", fixed.AT._replace(run=fixed.FAR.run))
 
 
+async def test_m_asks_first_where_anybody_may_have_said_where_the_share_is(fixed: SimpleNamespace, near: Any) -> None:
+    app = fixed.app_over(near, joining=fixed.not_mounted(unsure="linux-3090 says so on the network: look at it"))
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("j", "enter", "m")
+        assert "Run gio mount smb://nas/swarm?" in drawn(app)
+        assert "linux-3090 says so on the network" in drawn(app)
+        await pilot.press("enter")  # the focus is on what does nothing
+        assert app.feed.asked == [("check", fixed.FAR)]
+        await pilot.press("m", "up", "enter")
+        assert app.feed.asked == [("check", fixed.FAR), ("mount", fixed.FAR)]
+
+
 @pytest.mark.parametrize("problem", ["", "wrong password"])
 async def test_what_may_ask_for_a_password_gets_the_terminal(
     fixed: SimpleNamespace, near: Any, monkeypatch: pytest.MonkeyPatch, problem: str

@@ -74,6 +74,16 @@ def test_the_tag_tells_a_swarm_from_another() -> None:
         assert not ours(with_tag, SwarmKey(b"o" * 32))
     moved = msgspec.structs.replace(tagged(PEER, KEY), peer="f" * 32)
     assert not ours(moved, KEY)
+    for other in ({"share": "smb://10.0.0.66/x"}, {"share": ""}, {"mailbox": "e" * 32}):
+        assert not ours(msgspec.structs.replace(tagged(RUN, KEY), **other), KEY)
+
+
+@pytest.mark.parametrize("share", ["", "smb://nas/" + "x" * 230, "smb://nas/" + "x" * 231, "smb://nas/\n"])
+def test_the_tag_holds_for_what_arrives_of_the_share(share: str) -> None:
+    run = tagged(msgspec.structs.replace(RUN, name="n" * 60, task="t" * 60, share=share), KEY)
+    assert ours(run_of(run_txt(run)), KEY)
+    hello = hello_of(msgspec.json.encode(Hello(peer=PEER, runs=(run,))))
+    assert ours(hello.runs[0], KEY)
 
 
 @given(name=st.text(), task=st.text(), share=st.text(), sees=st.lists(st.text("0123456789abcdef", min_size=8, max_size=8)))
