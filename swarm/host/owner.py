@@ -32,8 +32,13 @@ _GRAPHICAL = ("x11", "wayland", "mir")
 def sense(now_s: float | None = None) -> Senses:
     """What can be told now. `now_s`: Unix time; None: now."""
     now_s = time.time() if now_s is None else now_s
+    return Senses(idle_s=idle_s(now_s), on_battery=on_battery(), minute=minute(now_s))
+
+
+def minute(now_s: float) -> int:
+    """Of the day, local, at this Unix time."""
     local = time.localtime(now_s)
-    return Senses(idle_s=idle_s(now_s), on_battery=on_battery(), minute=(local.tm_hour * 60 + local.tm_min) % DAY_MIN)
+    return (local.tm_hour * 60 + local.tm_min) % DAY_MIN
 
 
 def on_battery() -> bool | None:

@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from swarm.core.events import Freed, Held, Trouble, WorkerEvent
-from swarm.core.owner import OwnerRules, Senses
-from swarm.host import awake, owner
+from swarm.core.owner import OwnerRules, Senses, parse_hours
+from swarm.host import awake, owner, tending
 from swarm.host.awake import Awake, commands
 from swarm.host.tending import AWAKE_S, Tending, lower, manners
 
@@ -205,6 +205,45 @@ def test_what_cannot_be_told_is_said_with_what_to_do() -> None:
     troubles = [event.message for event in tended.events if isinstance(event, Trouble)]
     assert troubles == ["as long as that is so, nothing is trained here: --no-idle-only trains all the same"]
     assert tended.learner.held.startswith("it cannot be told")
+
+
+def test_a_look_that_fails_counts_for_the_owner_and_is_told_once() -> None:
+    tended = Tended(OwnerRules(idle_only=True)).after(0, Senses(idle_s=1e6))
+
+    def broken() -> Senses:
+        raise RuntimeError("no such display")
+
+    tended.tending._sense = broken
+    tended.after(2).after(2)
+    assert tended.learner.held.startswith("it cannot be told")
+    faults = [e.message for e in tended.events if isinstance(e, Trouble) and "no such display" in e.message]
+    assert faults == ["what this machine's owner does: looking failed: RuntimeError: no such display"]
+    tended.tending._sense = lambda: tended.senses
+    assert tended.after(2).learner.held == ""
+
+
+def test_hours_are_kept_where_a_look_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> Senses:
+        raise RuntimeError("no such display")
+
+    monkeypatch.setattr(tending, "sense", broken)
+    monkeypatch.setattr(tending, "minute", lambda now_s: 12 * 60)
+    assert tending.held_by(OwnerRules(hours=parse_hours("11-13")))() == ""
+    assert tending.held_by(OwnerRules(hours=parse_hours("22-7")))() == "outside of 22:00–7:00"
+    assert tending.held_by(OwnerRules(idle_only=True))().startswith("it cannot be told")
+
+
+def test_a_lock_against_sleep_that_fails_ends_no_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    tended = Tended(OwnerRules(idle_only=True)).after(0, Senses(idle_s=1e6))
+
+    def broken() -> str:
+        raise ValueError("embedded null byte")
+
+    monkeypatch.setattr(tended.awake, "hold", broken)
+    tended.learner.steps = 1
+    tended.after(2).after(2)
+    assert [type(event) for event in tended.events] == [Trouble]
+    assert tended.after(2, Senses(idle_s=0.0)).learner.held == "somebody is at the keyboard"
 
 
 def test_without_rules_nobody_is_asked() -> None:
