@@ -8,9 +8,8 @@ hint at "not idle" (systemd-logind(8)); a session's does not know of such locks.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import ctypes.util
+import functools
 import glob
 import os
 import re
@@ -19,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 import psutil
 
@@ -26,6 +26,7 @@ from swarm.core.owner import DAY_MIN, Senses
 
 ASK_S = 2.0  # that a program which is asked may take
 NOBODY_S = 1e6  # nobody can be there: no screen, and no terminal
+_SCREENSAVER = str(Path(__file__).with_name("screensaver.py"))
 _GRAPHICAL = ("x11", "wayland", "mir")
 
 
@@ -149,43 +150,23 @@ def _has_a_screen() -> bool:
     return bool(glob.glob("/tmp/.X11-unix/X*") or glob.glob("/run/user/*/wayland-*"))
 
 
-class _ScreenSaverInfo(ctypes.Structure):
-    _fields_ = (
-        ("window", ctypes.c_ulong),
-        ("state", ctypes.c_int),
-        ("kind", ctypes.c_int),
-        ("since", ctypes.c_ulong),
-        ("idle", ctypes.c_ulong),
-        ("event_mask", ctypes.c_ulong),
-    )
-
-
 def _x11_idle_s() -> float | None:
     """Of the X server, by its screen saver extension; None without one. Under Wayland it only knows of X programs: no use."""
     if not os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
         return None
-    names = ctypes.util.find_library("X11"), ctypes.util.find_library("Xss")
-    if None in names:
+    names = _x11_libraries()
+    if not names:
         return None
-    with contextlib.suppress(OSError, AttributeError):
-        x11, xss = (ctypes.CDLL(name) for name in names)
-        x11.XOpenDisplay.restype = xss.XScreenSaverAllocInfo.restype = ctypes.c_void_p
-        x11.XDefaultRootWindow.argtypes, x11.XDefaultRootWindow.restype = [ctypes.c_void_p], ctypes.c_ulong
-        x11.XCloseDisplay.argtypes = x11.XFree.argtypes = [ctypes.c_void_p]
-        xss.XScreenSaverQueryInfo.argtypes = [ctypes.c_void_p, ctypes.c_ulong, ctypes.c_void_p]
-        display = x11.XOpenDisplay(None)
-        if not display:
-            return None
-        try:
-            info = xss.XScreenSaverAllocInfo()
-            if not info or not xss.XScreenSaverQueryInfo(display, x11.XDefaultRootWindow(display), info):
-                return None
-            idle_ms = ctypes.cast(info, ctypes.POINTER(_ScreenSaverInfo)).contents.idle
-            x11.XFree(info)
-            return float(idle_ms) / 1000
-        finally:
-            x11.XCloseDisplay(display)
-    return None
+    # Isolated, and without site-packages: it is started again and again.
+    idle_ms = (_asked(sys.executable, "-I", "-S", _SCREENSAVER, *names) or "").strip()
+    return int(idle_ms) / 1000 if idle_ms.isdecimal() else None
+
+
+@functools.cache
+def _x11_libraries() -> tuple[str, ...]:
+    """() unless all are there. Looked for once: that starts programs, too."""
+    names = [ctypes.util.find_library(name) for name in ("X11", "Xss")]
+    return tuple(name for name in names if name is not None) if None not in names else ()
 
 
 def _asked(program: str, *arguments: str) -> str | None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from ctypes.util import find_library
 from pathlib import Path
 
 import psutil
@@ -128,6 +131,56 @@ def test_the_desktops_hint_and_the_terminals_count(
         "IdleHint=yes\nIdleSinceHint=1699999400000000", "IdleHint=no\nIdleSinceHint=0"
     )
     assert owner.idle_s(NOW_S) is None
+
+
+@pytest.fixture
+def x11(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """A machine with an X server; what asks that is the script in this file."""
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("PATH", "")  # nobody else can be asked
+    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    monkeypatch.setattr(owner.glob, "glob", lambda pattern: [])
+    monkeypatch.setattr(owner.ctypes.util, "find_library", lambda name: f"lib{name}.so")
+    monkeypatch.setattr(owner, "_SCREENSAVER", str(tmp_path / "screensaver.py"), raising=False)
+    owner._x11_libraries.cache_clear()
+    yield tmp_path / "screensaver.py"
+    owner._x11_libraries.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("script", "idle_s"),
+    [
+        ("import sys; print(12345 if sys.argv[1:] == ['libX11.so', 'libXss.so'] else 0)", 12.345),
+        ("import time; time.sleep(600)", None),  # a server that never answers
+        ("import os; os._exit(1)", None),  # one that went: Xlib ends the process
+        ("", None),
+    ],
+)
+def test_the_x_server_is_asked_by_a_program_of_its_own(script: str, idle_s: float | None, x11: Path) -> None:
+    x11.write_text(script)
+    assert owner.idle_s(NOW_S) == idle_s
+
+
+def test_the_libraries_of_x_are_looked_for_once(x11: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+    monkeypatch.setattr(owner.ctypes.util, "find_library", looked.append)
+    assert [owner.idle_s(NOW_S), owner.idle_s(NOW_S)] == [None, None]
+    assert looked == ["X11", "Xss"]
+
+
+@pytest.mark.skipif(sys.platform != "linux" or find_library("X11") is None or find_library("Xss") is None, reason="needs X")
+def test_an_x_server_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as server:
+        for number in range(50, 90):  # a display's port is 6000 and its number
+            with contextlib.suppress(OSError):
+                server.bind(("127.0.0.1", 6000 + number))
+                break
+        server.listen()
+        monkeypatch.setenv("DISPLAY", f"127.0.0.1:{number}")
+        monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+        assert owner._x11_idle_s() is None
+        assert server.accept()  # it was asked
 
 
 class _Battery:
