@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import socket
 import subprocess
@@ -96,7 +97,7 @@ def linux(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """A Linux machine without a screen or a terminal; its programs print what is put in here."""
     prints: dict[str, str] = {}
     monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(owner, "_asked", lambda program, *arguments: prints.get(f"{program} {arguments[0]}"))
+    monkeypatch.setattr(owner, "_asked", lambda until_s, program, *arguments: prints.get(f"{program} {arguments[0]}"))
     monkeypatch.setattr(owner.glob, "glob", lambda pattern: [])
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
@@ -169,6 +170,37 @@ def test_the_libraries_of_x_are_looked_for_once(x11: Path, monkeypatch: pytest.M
     assert looked == ["X11", "Xss"]
 
 
+class Hanging:
+    """Programs that take all the time they are given, on a clock that only they move."""
+
+    def __init__(self, *answering: str) -> None:
+        self.now_s, self.asked, self.answering = 100.0, list[str](), answering
+
+    def run(self, command: list[str], *, timeout: float, **how: object) -> subprocess.CompletedProcess[str]:
+        self.asked.append(os.path.basename(command[0]))
+        if self.asked[-1] in self.answering:
+            return subprocess.CompletedProcess(command, 0, stdout="1 1000 me\n", stderr="")
+        self.now_s += timeout
+        raise subprocess.TimeoutExpired(command, timeout)
+
+
+@pytest.mark.parametrize("platform", ["linux", "darwin"])
+@pytest.mark.parametrize("answering", [(), ("loginctl",)])
+def test_a_look_at_a_machine_that_hangs_ends_soon(
+    platform: str, answering: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, x11: Path
+) -> None:
+    hanging = Hanging(*answering)
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(owner.shutil, "which", lambda program: f"/bin/{program}")
+    monkeypatch.setattr(owner.subprocess, "run", hanging.run)
+    monkeypatch.setattr(owner.time, "monotonic", lambda: hanging.now_s)
+    assert owner.idle_s(NOW_S) is None
+    assert hanging.asked
+    assert hanging.now_s - 100.0 <= owner.ASK_S
+    if platform == "linux":  # a screen that hangs leaves time to ask for the rest
+        assert hanging.asked.count("loginctl") == 1 + len(answering)
+
+
 @pytest.mark.skipif(sys.platform != "linux" or find_library("X11") is None or find_library("Xss") is None, reason="needs X")
 def test_an_x_server_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as server:
@@ -179,7 +211,7 @@ def test_an_x_server_that_does_not_answer_is_given_up(monkeypatch: pytest.Monkey
         server.listen()
         monkeypatch.setenv("DISPLAY", f"127.0.0.1:{number}")
         monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
-        assert owner._x11_idle_s() is None
+        assert owner._x11_idle_s(functools.partial(owner._asked, time.monotonic() + 1)) is None
         assert server.accept()  # it was asked
 
 
