@@ -12,6 +12,7 @@ from swarm import api
 from swarm.core.adverts import RunAdvert
 from swarm.core.sightings import SeenRun, Sightings
 from swarm.core.standby import Rules
+from swarm.host.keyfile import keep
 from swarm.host.mounts import Finder
 from swarm.mailbox import open_mailbox
 from swarm.standby.around import Around
@@ -107,3 +108,22 @@ def test_a_mailbox_that_was_named_is_the_only_one(mounted: Path, tmp_path: Path)
     seen = asyncio.run(around.look())
     assert [view.location for view in seen.home.mailboxes] == [other]
     assert seen.elsewhere == ()
+
+
+def test_a_passphrase_that_is_taken_over_meanwhile_counts(
+    state_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SWARM_DISCOVERY", "0")
+    monkeypatch.delenv("SWARM_KEY_FILE", raising=False)
+    around = Around(make_mailbox(tmp_path / "share"))
+    around.start()
+    try:
+        asyncio.run(around.look())
+        key = keep("correct horse battery staple")
+        asyncio.run(around.look())
+        assert around._near is not None
+        found = around._near._telling._key
+        assert found is not None
+        assert found.fingerprint == key.fingerprint
+    finally:
+        around.close()
