@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import fnmatch
+import signal
 from collections.abc import Iterable, Mapping
 from typing import Literal, TypeAlias, assert_never
 
 import msgspec
 
+from swarm.core.errors import INTERRUPTED
 from swarm.core.sentences import amount, counted, plain
 from swarm.core.state import RunPhase
 
@@ -116,6 +118,8 @@ def outcome(*, code: int, error: str, message: str, ended: bool) -> Outcome:
     """`code`: the worker's exit code, `error` and `message` its last words, '' if it had none; `ended`: whether it said that it
     has left its run."""
     if error in OVER or (ended and not error and code == 0):
+        return Finished()
+    if code in (INTERRUPTED, -signal.SIGINT):  # told to leave before it had joined, or had even begun to listen
         return Finished()
     if error in AWAY:
         return ShareAway(message)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import socket
+import subprocess
 import sys
 import uuid
 from pathlib import Path
@@ -19,6 +21,8 @@ from swarm.host.paths import state_dir
 
 PROCESS = "process.json"  # in a job's folder: which process holds it
 MACHINE_ID = "machine-id"  # in the state folder: this machine's, where the system has none, or another machine has the same
+SYSCTL = ("/usr/sbin/sysctl", "-n")
+ASK_S = 2.0  # that it may take
 SYSTEM_IDS = ("/etc/machine-id", "/var/lib/dbus/machine-id")
 
 
@@ -129,8 +133,20 @@ def boot_id() -> str:
             return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         except OSError:
             pass
+    if sys.platform == "darwin" and (session := _boot_session()):
+        return session
     # Rounded: psutil derives it from the wall clock, which drifts.
     return f"{round(psutil.boot_time(), -1):.0f}"
+
+
+@functools.cache
+def _boot_session() -> str:
+    """Of macOS, whose time of the boot moves when the clock is set; '' if it does not tell. Asked once: a process has one."""
+    try:
+        asked = subprocess.run([*SYSCTL, "kern.bootsessionuuid"], capture_output=True, timeout=ASK_S, check=True)
+        return str(uuid.UUID(asked.stdout.decode().strip()))
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return ""
 
 
 def process_gone(identity: Identity, other: Identity) -> bool:

@@ -8,9 +8,8 @@ hint at "not idle" (systemd-logind(8)); a session's does not know of such locks.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import ctypes.util
+import functools
 import glob
 import os
 import re
@@ -18,22 +17,32 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TypeAlias
 
 import psutil
 
 from swarm.core.owner import DAY_MIN, Senses
 
-ASK_S = 2.0  # that a program which is asked may take
+ASK_S = 2.0  # that all programs which are asked in one look may take
+SCREEN_S = 1.0  # of that, those that know of the screen: where they hang, the others can be asked still
 NOBODY_S = 1e6  # nobody can be there: no screen, and no terminal
+_SCREENSAVER = str(Path(__file__).with_name("screensaver.py"))
+Ask: TypeAlias = Callable[..., str | None]  # a program and its arguments: what it prints
 _GRAPHICAL = ("x11", "wayland", "mir")
 
 
 def sense(now_s: float | None = None) -> Senses:
     """What can be told now. `now_s`: Unix time; None: now."""
     now_s = time.time() if now_s is None else now_s
+    return Senses(idle_s=idle_s(now_s), on_battery=on_battery(), minute=minute(now_s))
+
+
+def minute(now_s: float) -> int:
+    """Of the day, local, at this Unix time."""
     local = time.localtime(now_s)
-    return Senses(idle_s=idle_s(now_s), on_battery=on_battery(), minute=(local.tm_hour * 60 + local.tm_min) % DAY_MIN)
+    return (local.tm_hour * 60 + local.tm_min) % DAY_MIN
 
 
 def on_battery() -> bool | None:
@@ -52,14 +61,17 @@ def on_battery() -> bool | None:
 
 def idle_s(now_s: float) -> float | None:
     """Seconds since a key was pressed or a mouse moved; None if it cannot be told. `now_s`: Unix time."""
+    begun_s = time.monotonic()
+    ask = functools.partial(_asked, begun_s + ASK_S)
     if sys.platform == "darwin":
-        return hid_idle_s(_asked("ioreg", "-c", "IOHIDSystem", "-d", "4"))
+        return hid_idle_s(ask("ioreg", "-c", "IOHIDSystem", "-d", "4"))
     if sys.platform != "linux":
         return None
-    screen = _x11_idle_s()
+    ask_screen = functools.partial(_asked, begun_s + SCREEN_S)
+    screen = _x11_idle_s(ask_screen)
     if screen is None:
-        screen = mutter_idle_s(_asked("busctl", "--user", "call", *_MUTTER))
-    sessions = _sessions()
+        screen = mutter_idle_s(ask_screen("busctl", "--user", "call", *_MUTTER))
+    sessions = _sessions(ask)
     graphical = [each for each in sessions if each.get("Type") in _GRAPHICAL]
     if screen is None and not graphical and _has_a_screen():
         return None
@@ -113,14 +125,14 @@ def parse_sessions(text: str | None) -> list[dict[str, str]]:
     return found
 
 
-def _sessions() -> list[dict[str, str]]:
-    listed = _asked("loginctl", "list-sessions", "--no-legend", "--no-pager")
+def _sessions(ask: Ask) -> list[dict[str, str]]:
+    listed = ask("loginctl", "list-sessions", "--no-legend", "--no-pager")
     names = [line.split()[0] for line in (listed or "").splitlines() if line.split()]
     names = [name for name in names if re.fullmatch(r"[A-Za-z0-9_-]+", name)]
     if not names:
         return []
     wanted = ("Type", "Class", "State", "IdleHint", "IdleSinceHint", "TTY")
-    return parse_sessions(_asked("loginctl", "show-session", "--no-pager", *(f"--property={p}" for p in wanted), *names))
+    return parse_sessions(ask("loginctl", "show-session", "--no-pager", *(f"--property={p}" for p in wanted), *names))
 
 
 def _text_terminals(sessions: Iterable[Mapping[str, str]]) -> list[str]:
@@ -144,49 +156,30 @@ def _has_a_screen() -> bool:
     return bool(glob.glob("/tmp/.X11-unix/X*") or glob.glob("/run/user/*/wayland-*"))
 
 
-class _ScreenSaverInfo(ctypes.Structure):
-    _fields_ = (
-        ("window", ctypes.c_ulong),
-        ("state", ctypes.c_int),
-        ("kind", ctypes.c_int),
-        ("since", ctypes.c_ulong),
-        ("idle", ctypes.c_ulong),
-        ("event_mask", ctypes.c_ulong),
-    )
-
-
-def _x11_idle_s() -> float | None:
+def _x11_idle_s(ask: Ask) -> float | None:
     """Of the X server, by its screen saver extension; None without one. Under Wayland it only knows of X programs: no use."""
     if not os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
         return None
-    names = ctypes.util.find_library("X11"), ctypes.util.find_library("Xss")
-    if None in names:
+    names = _x11_libraries()
+    if not names:
         return None
-    with contextlib.suppress(OSError, AttributeError):
-        x11, xss = (ctypes.CDLL(name) for name in names)
-        x11.XOpenDisplay.restype = xss.XScreenSaverAllocInfo.restype = ctypes.c_void_p
-        x11.XDefaultRootWindow.argtypes, x11.XDefaultRootWindow.restype = [ctypes.c_void_p], ctypes.c_ulong
-        x11.XCloseDisplay.argtypes = x11.XFree.argtypes = [ctypes.c_void_p]
-        xss.XScreenSaverQueryInfo.argtypes = [ctypes.c_void_p, ctypes.c_ulong, ctypes.c_void_p]
-        display = x11.XOpenDisplay(None)
-        if not display:
-            return None
-        try:
-            info = xss.XScreenSaverAllocInfo()
-            if not info or not xss.XScreenSaverQueryInfo(display, x11.XDefaultRootWindow(display), info):
-                return None
-            idle_ms = ctypes.cast(info, ctypes.POINTER(_ScreenSaverInfo)).contents.idle
-            x11.XFree(info)
-            return float(idle_ms) / 1000
-        finally:
-            x11.XCloseDisplay(display)
-    return None
+    # Isolated, and without site-packages: it is started again and again.
+    idle_ms = (ask(sys.executable, "-I", "-S", _SCREENSAVER, *names) or "").strip()
+    return int(idle_ms) / 1000 if idle_ms.isdecimal() else None
 
 
-def _asked(program: str, *arguments: str) -> str | None:
-    """What a program of the system prints; None if it is not there, or has nothing to say."""
+@functools.cache
+def _x11_libraries() -> tuple[str, ...]:
+    """() unless all are there. Looked for once: that starts programs, too."""
+    names = [ctypes.util.find_library(name) for name in ("X11", "Xss")]
+    return tuple(name for name in names if name is not None) if None not in names else ()
+
+
+def _asked(until_s: float, program: str, *arguments: str) -> str | None:
+    """What a program of the system prints; None if it is not there, or has nothing to say until then, on a monotonic clock."""
     path = shutil.which(program)
-    if path is None:
+    left_s = until_s - time.monotonic()
+    if path is None or left_s <= 0:
         return None
     try:
         done = subprocess.run(
@@ -195,7 +188,7 @@ def _asked(program: str, *arguments: str) -> str | None:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=ASK_S,
+            timeout=left_s,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):

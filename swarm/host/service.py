@@ -15,6 +15,8 @@ from typing import Literal
 
 from swarm.core.errors import UsageError
 from swarm.host.children import python
+from swarm.host.keyfile import key_file
+from swarm.host.paths import settings_file, state_dir
 
 Manager = Literal["systemd", "launchd"]
 UNIT = "swarm.service"
@@ -61,12 +63,17 @@ def command(arguments: Sequence[str]) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """What this process's environment says of where things are, with absolute paths."""
+    """What this process's environment says of where things are, with absolute paths. Where the settings, the state and the
+    passphrase are is always said: what leads there, as XDG_CONFIG_HOME does, may be set in a person's shell alone."""
     found = {name: value for name in ENVIRONMENT if (value := os.environ.get(name))}
+    found |= {"SWARM_CONFIG": str(settings_file()), "SWARM_STATE_DIR": str(state_dir())}
+    key = key_file()
+    if key is not None and key.expanduser().exists():
+        found["SWARM_KEY_FILE"] = str(key)
     for name, value in found.items():
         if name != "SWARM_DISCOVERY" and "://" not in value:
             found[name] = os.path.abspath(os.path.expanduser(value))
-    return found
+    return found if key is not None else found | {"SWARM_KEY_FILE": ""}  # an empty one says that there is none
 
 
 def systemd_unit(arguments: Sequence[str], *, nice: int, environment: Mapping[str, str]) -> str:

@@ -12,7 +12,7 @@ from typing import Protocol
 from swarm.core.events import Freed, Held, OwnerFirst, Trouble, WorkerEvent
 from swarm.core.owner import UNTOLD, OwnerRules, Senses, held
 from swarm.host.awake import Awake
-from swarm.host.owner import sense
+from swarm.host.owner import minute, sense
 
 LOOK_S = 2.0
 AWAKE_S = 600.0  # after the last step: others may still be waited for
@@ -46,6 +46,7 @@ class Tending:
         self._reason = ""
         self._steps, self._stepped_s = 0, -1e9
         self._warned = False
+        self._faults: set[str] = set()  # that were told
 
     def of(self, participant: Participant) -> None:
         """Look after it from now on, for as long as this process lives."""
@@ -58,9 +59,15 @@ class Tending:
             self.look(participant, time.monotonic())
 
     def look(self, participant: Participant, now_s: float) -> None:
-        """Once, at `now_s` on a monotonic clock."""
+        """Once, at `now_s` on a monotonic clock. Never raises: whatever goes wrong, this is done again."""
         if self._rules:
             self._heed_owner(participant)
+        try:
+            self._mind_sleep(participant, now_s)
+        except Exception as error:
+            self._say_fault("whether this machine may go to sleep", error)
+
+    def _mind_sleep(self, participant: Participant, now_s: float) -> None:
         steps = participant.steps
         if steps != self._steps:
             self._steps, self._stepped_s = steps, now_s
@@ -70,7 +77,10 @@ class Tending:
             self._emit(Trouble(message=f"this machine may go to sleep while it trains: {words}"))
 
     def _heed_owner(self, participant: Participant) -> None:
-        reason = held(self._rules, self._sense())
+        senses, error = _sensed(self._sense)
+        if error is not None:
+            self._say_fault("what this machine's owner does", error)
+        reason = held(self._rules, senses)
         if reason == self._reason:
             return
         self._reason = reason
@@ -81,10 +91,24 @@ class Tending:
             option = UNTOLD[reason]
             self._emit(Trouble(message=f"as long as that is so, nothing is trained here: {option} trains all the same"))
 
+    def _say_fault(self, what: str, error: Exception) -> None:
+        """Once each."""
+        if what not in self._faults:
+            self._faults.add(what)
+            self._emit(Trouble(message=f"{what}: looking failed: {type(error).__name__}: {error}"))
+
+
+def _sensed(sense: Callable[[], Senses]) -> tuple[Senses, Exception | None]:
+    """With what went wrong: all but the time is untold then."""
+    try:
+        return sense(), None
+    except Exception as error:  # of a library, or the system: the machine is its owner's all the same
+        return Senses(minute=minute(time.time())), error
+
 
 def held_by(rules: OwnerRules) -> Callable[[], str]:
     """What tells why this machine is to hold still now; '' if it is not."""
-    return lambda: held(rules, sense())
+    return lambda: held(rules, _sensed(sense)[0])
 
 
 def lower(nice: int) -> int:

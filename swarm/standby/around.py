@@ -7,11 +7,8 @@ from dataclasses import dataclass
 
 from swarm import api
 from swarm.core.adverts import PeerState
-from swarm.core.errors import PassphraseError
 from swarm.core.mounting import share_of
 from swarm.core.sightings import SeenRun
-from swarm.core.trust import SwarmKey
-from swarm.host.keyfile import load_key
 from swarm.host.mounts import Finder
 from swarm.watch import Home, HomeWatch
 
@@ -37,7 +34,7 @@ class Around:
 
     def start(self) -> None:
         """Listen to the network, and tell it of this machine."""
-        self._near = api.Neighbourhood(advertises="waiting", key=_key())
+        self._near = api.Neighbourhood(advertises="waiting")
         self._near.start()
 
     def close(self) -> None:
@@ -74,10 +71,3 @@ class Around:
             found = await self._finder.find(mailbox, known, below=share.below if share is not None else "")
             if found.location is not None:
                 self._watch.also = (*self._watch.also, found.location)
-
-
-def _key() -> SwarmKey | None:
-    try:
-        return load_key()
-    except PassphraseError:  # each mailbox says so
-        return None

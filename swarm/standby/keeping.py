@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import logging.handlers
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import IO
 
 import msgspec
 
@@ -15,7 +17,7 @@ from swarm.core.errors import UsageError
 from swarm.core.jobs import Process
 from swarm.core.lines import UNREADABLE
 from swarm.core.standby import Why
-from swarm.host.identity import PROCESS, boot_id, note_process, started
+from swarm.host.identity import PROCESS, boot_id, machine_id, note_process, started
 from swarm.host.paths import state_dir
 
 LOG_BYTES = 1 << 20  # of one file; a few of them are kept
@@ -41,13 +43,38 @@ def other() -> int | None:
     return process.pid if alive and process.pid != os.getpid() else None
 
 
-def note() -> None:
-    """That this process stands by. Raises UsageError if that cannot be written."""
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """This process stands by meanwhile, and no other one of this machine. Raises UsageError if another one does, or if that
+    cannot be noted."""
+    with contextlib.ExitStack() as lock:
+        try:
+            home().mkdir(parents=True, exist_ok=True)
+            # Of this machine alone: several may share a home folder. Left behind, for whoever deletes one takes another's.
+            free = _locked(lock.enter_context((home() / f"lock-{machine_id()[:12]}").open("ab")))
+            pid = other()
+            if pid is not None or not free:
+                who = "" if pid is None else f"process {pid}, whose "  # it has not said so yet
+                raise UsageError(f"this machine stands by already: {who or 'the '}log is {log_file()}")
+            note_process(home(), os.getpid())
+        except OSError as error:
+            raise UsageError(f"{home()} cannot be written: {error.strerror} (SWARM_STATE_DIR names another folder)") from error
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                (home() / PROCESS).unlink()
+
+
+def _locked(file: IO[bytes]) -> bool:
+    """Until it is closed, or this process ends. False: another one has it."""
     try:
-        home().mkdir(parents=True, exist_ok=True)
-        note_process(home(), os.getpid())
-    except OSError as error:
-        raise UsageError(f"{home()} cannot be written: {error.strerror} (SWARM_STATE_DIR names another folder)") from error
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks: what is noted has to do
+        pass
+    return True
 
 
 class Log:
@@ -93,9 +120,3 @@ class Ledger:
         with contextlib.suppress(OSError):
             staged.write_bytes(msgspec.json.format(msgspec.json.encode(barred)))
             staged.replace(self._path)
-
-
-def forget() -> None:
-    """This process stands by no more."""
-    with contextlib.suppress(OSError):
-        (home() / PROCESS).unlink()

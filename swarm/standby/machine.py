@@ -15,7 +15,7 @@ import msgspec
 
 from swarm import api, launcher
 from swarm.core import standby
-from swarm.core.errors import UsageError, WorkerFailed
+from swarm.core.errors import WorkerFailed
 from swarm.core.events import Ended, Failed, Freed, Held, Joined, WorkerEvent
 from swarm.core.needs import memory_needed
 from swarm.core.records import Role
@@ -38,7 +38,7 @@ from swarm.core.standbywords import (
 from swarm.core.state import RunState
 from swarm.host.children import ending
 from swarm.standby.around import Around, Seen
-from swarm.standby.keeping import Ledger, forget, home, log_file, note, other
+from swarm.standby.keeping import Ledger, alone, home, log_file
 from swarm.watch import Home
 
 TICK_S = 0.2  # between two looks at a worker
@@ -75,9 +75,10 @@ class Standby:
 
     async def run(self, asked: Callable[[], int]) -> None:
         """Until `asked` says, more than 0 times, that this is to end. Raises UsageError if another one stands by here."""
-        if (pid := other()) is not None:
-            raise UsageError(f"this machine stands by already: process {pid}, whose log is {log_file()}")
-        note()
+        with alone():
+            await self._stand_by(asked)
+
+    async def _stand_by(self, asked: Callable[[], int]) -> None:
         self._standing = msgspec.structs.replace(self._standing, barred=self._ledger.read())
         places = api.known_mailboxes() if self._mailbox is None else (self._mailbox,)
         self._tell(StandsBy(mailboxes=places, rules=self._rules.words(), owner=self._owner, log=str(log_file())))
@@ -95,7 +96,6 @@ class Standby:
         finally:
             self._tell(StandsDown())
             self._around.close()
-            forget()
 
     # Looking
 

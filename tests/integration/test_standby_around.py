@@ -10,10 +10,13 @@ import pytest
 
 from swarm import api
 from swarm.core.adverts import RunAdvert
+from swarm.core.errors import SwarmError
 from swarm.core.sightings import SeenRun, Sightings
 from swarm.core.standby import Rules
+from swarm.host.keyfile import keep
 from swarm.host.mounts import Finder
 from swarm.mailbox import open_mailbox
+from swarm.standby import keeping
 from swarm.standby.around import Around
 from swarm.standby.machine import Standby, candidate
 from tests.integration.handmade import make_mailbox, make_run
@@ -107,3 +110,45 @@ def test_a_mailbox_that_was_named_is_the_only_one(mounted: Path, tmp_path: Path)
     seen = asyncio.run(around.look())
     assert [view.location for view in seen.home.mailboxes] == [other]
     assert seen.elsewhere == ()
+
+
+def test_a_passphrase_that_is_taken_over_meanwhile_counts(
+    state_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SWARM_DISCOVERY", "0")
+    monkeypatch.delenv("SWARM_KEY_FILE", raising=False)
+    around = Around(make_mailbox(tmp_path / "share"))
+    around.start()
+    try:
+        asyncio.run(around.look())
+        key = keep("correct horse battery staple")
+        asyncio.run(around.look())
+        assert around._near is not None
+        found = around._near._telling._key
+        assert found is not None
+        assert found.fingerprint == key.fingerprint
+    finally:
+        around.close()
+
+
+def test_of_two_that_begin_together_one_stands_by(state_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWARM_DISCOVERY", "0")
+    monkeypatch.setattr(keeping, "note_process", lambda folder, pid: None)  # neither has come so far
+    begun = asyncio.Event()
+    ending = False
+    share = make_mailbox(tmp_path / "share")
+    first, second, third = (
+        Standby(Rules(), {}, mailbox=share, tell=lambda event: begun.set(), heard=lambda run, event: None) for _ in range(3)
+    )
+
+    async def main() -> None:
+        nonlocal ending
+        running = asyncio.ensure_future(first.run(lambda: int(ending)))
+        await asyncio.wait_for(begun.wait(), 60)
+        with pytest.raises(SwarmError, match="stands by already"):
+            await second.run(lambda: 1)
+        ending = True
+        await running
+        await third.run(lambda: 1)  # the place is free again
+
+    asyncio.run(main())

@@ -28,7 +28,7 @@ ALLOWED = {
     ("swarm/tasks/registry.py", "entry_points"): "tasks that a person has installed here; a manifest only picks one of them",
     ("swarm/cli/screen.py", "os.execv"): "`swarm tui` becomes this Python with our own module",
     ("swarm/host/memory.py", "ctypes.CDLL"): "the system's own library, by a fixed name",
-    ("swarm/host/owner.py", "ctypes.CDLL"): "the system's own libraries of X, by fixed names",
+    ("swarm/host/screensaver.py", "ctypes.CDLL"): "the system's own libraries of X, by fixed names",
     ("swarm/core/finetune.py", "trust_remote_code"): "the values that swarm takes for it, which are: no",
     ("swarm/parallel/config.py", "yaml.load"): "with a subclass of yaml.SafeLoader, of a file that a person names",
 }

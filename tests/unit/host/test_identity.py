@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -109,6 +110,36 @@ def test_ids_are_stable_and_tell_nothing(state_dir: Path) -> None:
     for path in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
         if Path(path).exists():
             assert Path(path).read_text().strip() not in (machine_id(), "")
+
+
+@pytest.fixture
+def mac(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """A Mac, whose sysctl prints what stands in this file."""
+    says = tmp_path / "boot session"
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(module, "SYSCTL", (sys.executable, "-c", f"print(open({str(says)!r}).read())"))
+    module._boot_session.cache_clear()
+    yield says
+    module._boot_session.cache_clear()
+
+
+def test_a_boot_stays_the_same_when_the_clock_is_set(mac: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mac.write_text("7D3B1B53-9F5E-4F0C-9D5C-0A4E1B6C2D11")
+    first = boot_id()
+    monkeypatch.setattr(psutil, "boot_time", lambda: 1_700_000_000.0)
+    assert boot_id() == first == "7d3b1b53-9f5e-4f0c-9d5c-0a4e1b6c2d11"
+    mac.unlink()
+    assert boot_id() == first  # asked once
+
+
+@pytest.mark.parametrize("says", [None, "", "sysctl: unknown oid"])
+def test_a_mac_that_does_not_tell_its_boot_has_the_time_of_it(
+    says: str | None, mac: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if says is not None:
+        mac.write_text(says)
+    monkeypatch.setattr(psutil, "boot_time", lambda: 1_700_000_003.0)
+    assert boot_id() == "1700000000"
 
 
 def test_a_machine_without_an_id_makes_one_and_keeps_it(state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

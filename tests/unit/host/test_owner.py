@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from ctypes.util import find_library
 from pathlib import Path
 
 import psutil
 import pytest
 
 from swarm.core.events import Freed, Held, Trouble, WorkerEvent
-from swarm.core.owner import OwnerRules, Senses
-from swarm.host import awake, owner
+from swarm.core.owner import OwnerRules, Senses, parse_hours
+from swarm.host import awake, owner, tending
 from swarm.host.awake import Awake, commands
 from swarm.host.tending import AWAKE_S, Tending, lower, manners
 
@@ -93,7 +97,7 @@ def linux(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """A Linux machine without a screen or a terminal; its programs print what is put in here."""
     prints: dict[str, str] = {}
     monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(owner, "_asked", lambda program, *arguments: prints.get(f"{program} {arguments[0]}"))
+    monkeypatch.setattr(owner, "_asked", lambda until_s, program, *arguments: prints.get(f"{program} {arguments[0]}"))
     monkeypatch.setattr(owner.glob, "glob", lambda pattern: [])
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
@@ -128,6 +132,87 @@ def test_the_desktops_hint_and_the_terminals_count(
         "IdleHint=yes\nIdleSinceHint=1699999400000000", "IdleHint=no\nIdleSinceHint=0"
     )
     assert owner.idle_s(NOW_S) is None
+
+
+@pytest.fixture
+def x11(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """A machine with an X server; what asks that is the script in this file."""
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("PATH", "")  # nobody else can be asked
+    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    monkeypatch.setattr(owner.glob, "glob", lambda pattern: [])
+    monkeypatch.setattr(owner.ctypes.util, "find_library", lambda name: f"lib{name}.so")
+    monkeypatch.setattr(owner, "_SCREENSAVER", str(tmp_path / "screensaver.py"), raising=False)
+    owner._x11_libraries.cache_clear()
+    yield tmp_path / "screensaver.py"
+    owner._x11_libraries.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("script", "idle_s"),
+    [
+        ("import sys; print(12345 if sys.argv[1:] == ['libX11.so', 'libXss.so'] else 0)", 12.345),
+        ("import time; time.sleep(600)", None),  # a server that never answers
+        ("import os; os._exit(1)", None),  # one that went: Xlib ends the process
+        ("", None),
+    ],
+)
+def test_the_x_server_is_asked_by_a_program_of_its_own(script: str, idle_s: float | None, x11: Path) -> None:
+    x11.write_text(script)
+    assert owner.idle_s(NOW_S) == idle_s
+
+
+def test_the_libraries_of_x_are_looked_for_once(x11: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+    monkeypatch.setattr(owner.ctypes.util, "find_library", looked.append)
+    assert [owner.idle_s(NOW_S), owner.idle_s(NOW_S)] == [None, None]
+    assert looked == ["X11", "Xss"]
+
+
+class Hanging:
+    """Programs that take all the time they are given, on a clock that only they move."""
+
+    def __init__(self, *answering: str) -> None:
+        self.now_s, self.asked, self.answering = 100.0, list[str](), answering
+
+    def run(self, command: list[str], *, timeout: float, **how: object) -> subprocess.CompletedProcess[str]:
+        self.asked.append(os.path.basename(command[0]))
+        if self.asked[-1] in self.answering:
+            return subprocess.CompletedProcess(command, 0, stdout="1 1000 me\n", stderr="")
+        self.now_s += timeout
+        raise subprocess.TimeoutExpired(command, timeout)
+
+
+@pytest.mark.parametrize("platform", ["linux", "darwin"])
+@pytest.mark.parametrize("answering", [(), ("loginctl",)])
+def test_a_look_at_a_machine_that_hangs_ends_soon(
+    platform: str, answering: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, x11: Path
+) -> None:
+    hanging = Hanging(*answering)
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(owner.shutil, "which", lambda program: f"/bin/{program}")
+    monkeypatch.setattr(owner.subprocess, "run", hanging.run)
+    monkeypatch.setattr(owner.time, "monotonic", lambda: hanging.now_s)
+    assert owner.idle_s(NOW_S) is None
+    assert hanging.asked
+    assert hanging.now_s - 100.0 <= owner.ASK_S
+    if platform == "linux":  # a screen that hangs leaves time to ask for the rest
+        assert hanging.asked.count("loginctl") == 1 + len(answering)
+
+
+@pytest.mark.skipif(sys.platform != "linux" or find_library("X11") is None or find_library("Xss") is None, reason="needs X")
+def test_an_x_server_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as server:
+        for number in range(50, 90):  # a display's port is 6000 and its number
+            with contextlib.suppress(OSError):
+                server.bind(("127.0.0.1", 6000 + number))
+                break
+        server.listen()
+        monkeypatch.setenv("DISPLAY", f"127.0.0.1:{number}")
+        monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+        assert owner._x11_idle_s(functools.partial(owner._asked, time.monotonic() + 1)) is None
+        assert server.accept()  # it was asked
 
 
 class _Battery:
@@ -205,6 +290,45 @@ def test_what_cannot_be_told_is_said_with_what_to_do() -> None:
     troubles = [event.message for event in tended.events if isinstance(event, Trouble)]
     assert troubles == ["as long as that is so, nothing is trained here: --no-idle-only trains all the same"]
     assert tended.learner.held.startswith("it cannot be told")
+
+
+def test_a_look_that_fails_counts_for_the_owner_and_is_told_once() -> None:
+    tended = Tended(OwnerRules(idle_only=True)).after(0, Senses(idle_s=1e6))
+
+    def broken() -> Senses:
+        raise RuntimeError("no such display")
+
+    tended.tending._sense = broken
+    tended.after(2).after(2)
+    assert tended.learner.held.startswith("it cannot be told")
+    faults = [e.message for e in tended.events if isinstance(e, Trouble) and "no such display" in e.message]
+    assert faults == ["what this machine's owner does: looking failed: RuntimeError: no such display"]
+    tended.tending._sense = lambda: tended.senses
+    assert tended.after(2).learner.held == ""
+
+
+def test_hours_are_kept_where_a_look_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> Senses:
+        raise RuntimeError("no such display")
+
+    monkeypatch.setattr(tending, "sense", broken)
+    monkeypatch.setattr(tending, "minute", lambda now_s: 12 * 60)
+    assert tending.held_by(OwnerRules(hours=parse_hours("11-13")))() == ""
+    assert tending.held_by(OwnerRules(hours=parse_hours("22-7")))() == "outside of 22:00–7:00"
+    assert tending.held_by(OwnerRules(idle_only=True))().startswith("it cannot be told")
+
+
+def test_a_lock_against_sleep_that_fails_ends_no_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    tended = Tended(OwnerRules(idle_only=True)).after(0, Senses(idle_s=1e6))
+
+    def broken() -> str:
+        raise ValueError("embedded null byte")
+
+    monkeypatch.setattr(tended.awake, "hold", broken)
+    tended.learner.steps = 1
+    tended.after(2).after(2)
+    assert [type(event) for event in tended.events] == [Trouble]
+    assert tended.after(2, Senses(idle_s=0.0)).learner.held == "somebody is at the keyboard"
 
 
 def test_without_rules_nobody_is_asked() -> None:

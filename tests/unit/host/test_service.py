@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from swarm.cli import run
 from swarm.core.errors import UsageError
 from swarm.host import service
+from swarm.host.keyfile import key_file
+from swarm.host.paths import settings_file, state_dir
 
 ODD = '/srv/my share/100% größer "quoted" $HOME \\ back/模型;x'
 words = st.text(st.characters(exclude_categories=("Cc", "Cs")), max_size=30)
@@ -175,6 +177,31 @@ def test_what_is_installed_is_removed_and_nothing_else(home: Path, capsys: pytes
     assert list(installed(home).parent.iterdir()) == [other]
     assert run(["service", "uninstall", "--manager", "systemd"]) == 0
     assert "there is no" in capsys.readouterr().err
+
+
+def environment_of(text: str) -> dict[str, str]:
+    lines = [split(line.partition("=")[2]) for line in text.splitlines() if line.startswith("Environment=")]
+    return dict(word.split("=", 1) for [word] in lines)
+
+
+def test_a_service_finds_what_the_shell_that_installed_it_found(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SWARM_CONFIG", "SWARM_STATE_DIR", "SWARM_KEY_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME"):
+        monkeypatch.setenv(name, str(home / name))
+    key = key_file()
+    assert key is not None
+    told = environment_of(service.text_of("systemd", ["join"], nice=0))
+    assert (told["SWARM_CONFIG"], told["SWARM_STATE_DIR"]) == (str(settings_file()), str(state_dir()))
+    assert "SWARM_KEY_FILE" not in told  # one that is made later lies beside the settings
+    key.parent.mkdir(parents=True)
+    key.touch()
+    assert environment_of(service.text_of("systemd", ["join"], nice=0))["SWARM_KEY_FILE"] == str(key)
+
+
+def test_a_service_keeps_out_the_passphrase_that_was_left_out(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWARM_KEY_FILE", "")
+    assert environment_of(service.text_of("systemd", ["join"], nice=0))["SWARM_KEY_FILE"] == ""
 
 
 def test_the_command_of_the_file_runs(home: Path) -> None:
