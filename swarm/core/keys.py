@@ -180,14 +180,18 @@ class RunKeys:
         """Prefix of a barrier's generations."""
         return f"{self.root}/barriers/{_id(name)}/"
 
+    def meeting(self, name: str, generation: int) -> str:
+        """Prefix of all of one generation of a barrier."""
+        return f"{self.barrier(name)}{_padded(generation, 10)}/"
+
     def arrivals(self, name: str, generation: int) -> str:
-        return f"{self.barrier(name)}{_padded(generation, 10)}/arrived/"
+        return f"{self.meeting(name, generation)}arrived/"
 
     def arrival(self, name: str, generation: int, *, learner: str, incarnation: int) -> str:
         return f"{self.arrivals(name, generation)}{_id(learner)}/{_padded(incarnation, 4)}/{RECORD}"
 
     def barrier_open(self, name: str, generation: int) -> str:
-        return f"{self.barrier(name)}{_padded(generation, 10)}/open/{RECORD}"
+        return f"{self.meeting(name, generation)}open/{RECORD}"
 
     def generation(self, generation: int) -> str:
         """Prefix of all that one generation of a data-parallel job writes."""

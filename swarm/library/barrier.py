@@ -13,7 +13,7 @@ from swarm.core.work import Holder
 from swarm.library.member import Joined, Member, Peers
 from swarm.library.place import check_name
 from swarm.library.waiting import wait_for
-from swarm.mailbox.signed import is_genuine
+from swarm.mailbox.signed import anything_genuine, is_genuine
 from swarm.tape import derived_nonce, nonce
 
 
@@ -72,7 +72,10 @@ class Meeting:
     async def _arrive(self) -> int:
         """Come to the first generation that has not opened."""
         member, mailbox = self.member, self.member.mailbox
-        begun = [int(name) for name in await mailbox.names(member.keys.barrier(self.name)) if name.isdecimal()]
+        begun = sorted(int(name) for name in await mailbox.names(member.keys.barrier(self.name)) if name.isdecimal())
+        # What somebody else made is no generation: a barrier far ahead would be one at which nobody waits.
+        while begun and not await anything_genuine(mailbox, member.keys.meeting(self.name, begun[-1])):
+            begun.pop()
         generation = max([*begun, self._passed + 1])
         if await self._opened(generation):
             generation += 1

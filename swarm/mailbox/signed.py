@@ -141,6 +141,16 @@ async def is_genuine(mailbox: Mailbox, key: str) -> bool:
     return not isinstance(mailbox, SignedMailbox) or await mailbox.is_genuine(key)
 
 
+async def anything_genuine(mailbox: Mailbox, prefix: str) -> bool:
+    """Whether the folder that was listed at `prefix` counts: in a signed swarm one does in which a record is the swarm's."""
+    if not isinstance(mailbox, SignedMailbox):
+        return True
+    for key in await mailbox.list(prefix):
+        if await mailbox.is_genuine(key):
+            return True
+    return False
+
+
 def _remember(memory: OrderedDict[str, None], key: str) -> None:
     memory[key] = None
     if len(memory) > MAX_REMEMBERED:

@@ -15,7 +15,7 @@ from swarm.core.lines import decode, encode
 from swarm.core.ranks import MAX_GENERATION, GenerationEnd, Member, Plan, Probe, Ready, Started
 from swarm.core.records import Claim
 from swarm.mailbox.contract import Mailbox
-from swarm.mailbox.signed import SignedMailbox
+from swarm.mailbox.signed import anything_genuine
 from swarm.tape import derived_nonce, nonce
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -185,17 +185,9 @@ async def generations(mailbox: Mailbox, place: RunKeys) -> list[int]:
     """That anybody of the swarm has written to, ascending; forged records make none."""
     names = await mailbox.names(place.generations)
     found = sorted(int(name) for name in names if name.isdecimal() and int(name) <= MAX_GENERATION)
-    if isinstance(mailbox, SignedMailbox):
-        while found and not await _somebody_wrote(mailbox, place.generation(found[-1])):
-            found.pop()
+    while found and not await anything_genuine(mailbox, place.generation(found[-1])):
+        found.pop()
     return found
-
-
-async def _somebody_wrote(mailbox: SignedMailbox, prefix: str) -> bool:
-    for key in await mailbox.list(prefix):
-        if await mailbox.is_genuine(key):
-            return True
-    return False
 
 
 async def newest_plan(mailbox: Mailbox, place: RunKeys) -> Plan | None:

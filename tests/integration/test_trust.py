@@ -23,6 +23,7 @@ from swarm.core.trust import SwarmKey, Trust
 from swarm.core.work import NOBODY, Holder
 from swarm.exchange import Exchange, create_run
 from swarm.learners.numpy import NumpyAdapter
+from swarm.library.barrier import Meeting
 from swarm.library.member import Member, Units
 from swarm.mailbox.contract import MAX_READ_BYTES, Mailbox
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
@@ -340,6 +341,22 @@ async def test_forged_claims_leave_a_unit_its_next_one() -> None:
     assert await units.claim(0, 2, member.holder)
     del store.objects[work_claim(prefix, 0, 0)]
     assert await units.look(0) == (2, member.holder, False)  # as a late listing has it
+
+
+@pytest.mark.parametrize("generation", [1, 9_999_999_999, LARGEST])
+def test_forged_generations_of_a_barrier_lead_nobody_astray(generation: int) -> None:
+    async def main() -> None:
+        store = MemoryStore()
+        manifest, keys = await new_signed_run(store), RunKeys(RUN)
+        evil = Holder(learner="evil", incarnation=1)
+        store.objects[keys.arrival("b", generation, learner="evil", incarnation=1)] = forged(evil)
+        store.objects[keys.barrier_open("b", generation)] = forged(evil)
+        early, late = (Meeting(Member(signed(MemoryMailbox(store)), manifest, name, 1), "b", 2) for name in "ab")
+        waiting = asyncio.create_task(early.wait(60.0))
+        await asyncio.sleep(1.0)
+        assert await asyncio.gather(waiting, late.wait(60.0)) == [0, 0]
+
+    virtually(main())
 
 
 def test_clients_are_claimed_past_forged_claims() -> None:
