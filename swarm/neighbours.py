@@ -67,7 +67,8 @@ class Neighbourhood:
     def poll(self, home: Home) -> Sightings:
         """What is seen just now. `home`: what HomeWatch has read last."""
         now_s = time.monotonic()
-        self._telling.use_passphrase(home.fingerprint)
+        if home.fingerprint is not None:
+            self._telling.use_passphrase(home.fingerprint)
         mounted, offered = [], []
         with self._telling.sighted() as sighted:
             for view in home.mailboxes:

@@ -58,7 +58,7 @@ class MailboxView(msgspec.Struct, frozen=True, kw_only=True):
 class Home(msgspec.Struct, frozen=True, kw_only=True):
     mailboxes: tuple[MailboxView, ...] = ()
     jobs: tuple[Job, ...] = ()
-    fingerprint: str = ""  # of this machine's passphrase; '' without one
+    fingerprint: str | None = None  # of this machine's passphrase; '' without one; None: nobody has looked
 
 
 class RunWatch:

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from swarm import advertising
 from swarm.core.errors import RecordForged, RunSigned
 from swarm.core.events import Trouble
 from swarm.core.keys import RunKeys, work_claim
@@ -22,6 +23,7 @@ from swarm.core.specs import Algorithm, DiLoCo, FedAvg
 from swarm.core.trust import SwarmKey, Trust
 from swarm.core.work import NOBODY, Holder
 from swarm.exchange import Exchange, create_run
+from swarm.host import keyfile
 from swarm.learners.numpy import NumpyAdapter
 from swarm.library.barrier import Meeting
 from swarm.library.member import Member, Units
@@ -29,10 +31,11 @@ from swarm.mailbox.contract import MAX_READ_BYTES, Mailbox
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
 from swarm.mailbox.signed import SignedMailbox
 from swarm.manifests import read_manifest, read_to_write, read_with_trust
+from swarm.neighbours import Neighbourhood
 from swarm.parallel.register import Register, generations, read_end, read_plan
 from swarm.parallel.store import Store
 from swarm.tape import Tape, nonce
-from swarm.watch import RunWatch
+from swarm.watch import Home, HomeWatch, RunWatch
 from tests.integration.federation import ClientLearner
 from tests.integration.roles import Syncer
 from tests.integration.simulation import Learner, Machines, draft_of, model, together, virtually
@@ -417,6 +420,33 @@ async def test_who_may_read_and_who_may_write() -> None:
     with pytest.raises(RecordForged) as raised:
         await read_manifest(signed(plain), "openrun1")
     assert raised.value.unsigned
+
+
+async def test_the_passphrase_is_looked_at_again_only_when_it_may_be_another(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SWARM_KEY_FILE", raising=False)
+    keyfile.keep("correct horse battery staple")
+    looks: list[object] = []
+
+    def look() -> SwarmKey | None:
+        looks.append(None)
+        return keyfile.load_key()
+
+    monkeypatch.setattr(advertising, "load_key", look)
+    near, watch = Neighbourhood(network=False), HomeWatch(())
+    near.start()
+    for home in (Home(), Home(), await watch.poll(), await watch.poll(), Home()):
+        near.poll(home)
+    assert len(looks) == 1
+    keyfile.forget()
+    near.poll(Home())
+    assert len(looks) == 1
+    for _ in range(3):
+        near.poll(await watch.poll())
+    assert len(looks) == 2
+    assert not near._telling.signs
+    near.close()
 
 
 async def test_a_run_is_not_made_over_one_of_the_same_id() -> None:
