@@ -6,6 +6,7 @@ It holds what the passphrase is stretched to as well, so that it is stretched on
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import hmac
 import json
@@ -69,7 +70,7 @@ def kept() -> Kept | None:
         raise PassphraseError(f"{path} holds no passphrase: `swarm key import --replace` writes it anew") from error
     if flaw := weakness(passphrase):
         raise PassphraseError(f"{path}: {flaw}")
-    return Kept(passphrase, SwarmKey(_stretched_in(found, passphrase) or stretched(passphrase)))
+    return Kept(passphrase, SwarmKey(_stretched_in(found, passphrase) or _stretched_once(passphrase)))
 
 
 def keep(passphrase: str) -> SwarmKey:
@@ -127,6 +128,12 @@ def weakness(passphrase: str) -> str:
     if len(passphrase) > LONGEST or not passphrase.isprintable():
         return f"a passphrase is one line of at most {LONGEST} printable characters"
     return ""
+
+
+@functools.lru_cache(1)
+def _stretched_once(passphrase: str) -> bytes:
+    """Of a file that was written by hand, and does not say it: whoever follows mailboxes asks at every poll."""
+    return stretched(passphrase)
 
 
 def _stretched_in(found: dict[str, object], passphrase: str) -> bytes | None:

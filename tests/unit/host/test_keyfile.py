@@ -67,6 +67,27 @@ def test_a_passphrase_that_was_written_by_hand_counts(file: Path, edit) -> None:
     assert found.key.fingerprint == SwarmKey(stretched(found.passphrase)).fingerprint
 
 
+def test_a_passphrase_that_was_written_by_hand_is_stretched_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keyfile._stretched_once.cache_clear()
+    times: list[str] = []
+
+    def counted(passphrase: str) -> bytes:
+        times.append(passphrase)
+        return stretched(passphrase)
+
+    monkeypatch.setattr(keyfile, "stretched", counted)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.touch(0o600)
+    for words in (PASSPHRASE, PASSPHRASE.upper()):  # of the same size
+        file.write_text(f'passphrase = "{words}"\n')
+        fingerprint = SwarmKey(stretched(words)).fingerprint
+        for _ in range(3):
+            key = keyfile.load_key()
+            assert key is not None
+            assert key.fingerprint == fingerprint
+    assert times == [PASSPHRASE, PASSPHRASE.upper()]
+
+
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o777, 0o620])
 def test_a_file_that_others_can_read_is_refused_with_the_remedy(file: Path, mode: int) -> None:
     keyfile.keep(PASSPHRASE)
