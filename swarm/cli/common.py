@@ -127,7 +127,8 @@ def learner_options(command: F, *, but: tuple[str, ...] = ()) -> F:
         "interface": click.option(
             "--interface",
             metavar="NAME",
-            help="Of an MLX-LM fine-tuning: the network interface to exchange over, as en0; by default the best.",
+            help="The network interface over which machines find each other, as en0, and an MLX-LM fine-tuning exchanges; by "
+            "default the best.",
         ),
         "role": click.option(
             "--role",

@@ -125,6 +125,13 @@ def test_a_run_is_found_in_any_mailbox_that_is_known(
     assert [(order.mailbox, order.run) for order in ordered] == [(elsewhere, "aaaa1111")]
 
 
+def test_the_interface_that_is_named_is_the_workers(swarm: Swarm, mailbox: str, ordered: list[Learn]) -> None:
+    make_run(mailbox, "near", "aaaa1111")
+    for command in (["join", "near"], ["start", "diloco", "--task", "mlp"], ["start", "fedavg", "--task", "lenet5"]):
+        assert swarm(*command, "--interface", "en7") == 0, swarm.err
+        assert ordered[0].interface == "en7"
+
+
 def test_two_runs_of_one_name_are_told_apart_by_their_ids(
     swarm: Swarm,
     mailbox: str,
