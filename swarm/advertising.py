@@ -227,15 +227,20 @@ class Advertising:
 
 @contextlib.contextmanager
 def advertised(
-    manifest: Manifest, *, mailbox: str, trouble: Callable[[str], object], pace: Pace = USUAL
+    manifest: Manifest,
+    *,
+    mailbox: str,
+    trouble: Callable[[str], object],
+    interfaces: Iterable[str] = (),
+    pace: Pace = USUAL,
 ) -> Iterator[Callable[[WorkerEvent], None]]:
     """Tell the network that this machine takes part in a run, for as long as the context lasts. What is yielded is called with
     all that the worker tells, from any thread, and never blocks. `mailbox`: its id. `trouble`: called once, with why others may
-    not hear of it. Nothing is told where discovery is off."""
+    not hear of it. `interfaces`: names; none: those of the settings. Nothing is told where discovery is off."""
     if not discovers():
         yield lambda event: None
         return
-    telling = Advertising("waiting", network=True, probes=False, pace=pace)
+    telling = Advertising("waiting", interfaces=interfaces, network=True, probes=False, pace=pace)
     part, told, lock = None, False, threading.RLock()  # a signal's handler may come in between
 
     def on(event: WorkerEvent) -> None:

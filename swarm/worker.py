@@ -132,7 +132,8 @@ def learn(order: Learn, me: Identity, emit: EventFile, part: contextlib.ExitStac
             emit(Trouble(message=f"another run is called {name}, too: commands tell this one by its id, {run}"))
         if not order.join:
             return 0
-    telling = advertised(manifest, mailbox=ident, trouble=lambda why: emit(Trouble(message=why)))
+    interfaces = () if order.interface is None else (order.interface,)
+    telling = advertised(manifest, mailbox=ident, trouble=lambda why: emit(Trouble(message=why)), interfaces=interfaces)
     emit.also.append(part.enter_context(telling))
     fine_tunes = isinstance(manifest.algorithm, FineTune)
     if trainable is None and order.role != "syncer" and not fine_tunes:

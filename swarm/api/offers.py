@@ -19,6 +19,7 @@ from swarm.watch import now_s
 SHOWN = 20
 PATIENCE_S = 3.0  # with other mailboxes, once one has what was looked for
 Look = Callable[[str], Coroutine[Any, Any, "list[Offer]"]]
+Hear = Callable[[Callable[[Sightings], bool]], Coroutine[Any, Any, Sightings]]
 _OVER = ("done", "stopped")
 
 
@@ -39,13 +40,27 @@ async def offered(
     *,
     network: bool = True,
     ended: bool = False,
+    peers: Sequence[str] = (),
+    interfaces: Sequence[str] = (),
     listening: Callable[[], object] = lambda: None,
+    unanswered: Callable[[str], object] = lambda why: None,
 ) -> Offer:
     """The run that `text` names (a name, an id, or the start of one), in the mailboxes at `locations`, else on the network;
-    without `text` the only one that can be joined. `ended`: also one that has ended. `listening`: called before the network is
-    listened to for some seconds. Raises RunNotFound, RunEnded, NothingToJoin, and what a mailbox raises that cannot be read."""
+    without `text` the only one that can be joined. `ended`: also one that has ended. `peers`: addresses of machines to ask,
+    too; `interfaces`: names of those to listen at; none: as the settings have it. `listening`: called before the network is
+    listened to for some seconds; `unanswered`: with why one of `peers` told nothing. Raises RunNotFound, RunEnded,
+    NothingToJoin, UsageError for an address that is none, and what a mailbox raises that cannot be read."""
+
+    async def heard(enough: Callable[[Sightings], bool]) -> Sightings:
+        listening()
+        sightings = await listen(enough, peers=peers, interfaces=interfaces)
+        for line in sightings.trouble:
+            if line.startswith(tuple(f"{peer}: " for peer in peers)):
+                unanswered(line)
+        return sightings
+
     if text is None:
-        return await _only(locations, network=network, listening=listening)
+        return await _only(locations, heard=heard if network else None)
     found, errors = await _in_all(locations, lambda place: _named(place, text))
     if found:
         unique = {offer.run: offer for offer in reversed(found)}  # one mailbox may be mounted twice: the first counts
@@ -58,8 +73,7 @@ async def offered(
             await check_joinable(offer.location, offer.manifest)
         return offer
     if network:
-        listening()
-        sightings = await listen(lambda seen: bool(_fitting(text, seen.runs)))
+        sightings = await heard(lambda seen: bool(_fitting(text, seen.runs)))
         fitting = _fitting(text, sightings.runs)
         if len({seen.advert.run for seen in fitting}) == 1:
             return _heard(fitting[0], sightings)
@@ -73,18 +87,17 @@ async def offered(
     )
 
 
-async def _only(locations: Sequence[str], *, network: bool, listening: Callable[[], object]) -> Offer:
+async def _only(locations: Sequence[str], *, heard: Hear | None) -> Offer:
     found, errors = await _in_all(locations, _joinable)
     sightings = Sightings()
-    if network:
-        listening()
-        sightings = await listen(lambda seen: False)
-    heard = [
+    if heard is not None:
+        sightings = await heard(lambda seen: False)
+    told = [
         _heard(seen, sightings)
         for seen in sightings.runs
         if seen.ours and seen.location not in locations and seen.advert.phase not in _OVER
     ]
-    unique = {offer.run: offer for offer in (*reversed(heard), *reversed(found))}  # a mailbox says more than the network
+    unique = {offer.run: offer for offer in (*reversed(told), *reversed(found))}  # a mailbox says more than the network
     if len(unique) == 1:
         return next(iter(unique.values()))
     if not unique:

@@ -24,6 +24,13 @@ share_option = click.option(
     metavar="URL",
     help="Where other machines mount the folder that holds the mailbox, as smb://nas/swarm: those that have not yet are told.",
 )
+peers_option = click.option(
+    "--peer",
+    "peers",
+    multiple=True,
+    metavar="HOST[:PORT]",
+    help="A machine to ask for runs, too, where multicast does not get through; not with --mailbox.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line on stdout.")
 workers_option = click.option(
     "--workers",
@@ -127,7 +134,8 @@ def learner_options(command: F, *, but: tuple[str, ...] = ()) -> F:
         "interface": click.option(
             "--interface",
             metavar="NAME",
-            help="Of an MLX-LM fine-tuning: the network interface to exchange over, as en0; by default the best.",
+            help="The network interface over which machines find each other, as en0, and an MLX-LM fine-tuning exchanges; by "
+            "default the best.",
         ),
         "role": click.option(
             "--role",
@@ -146,6 +154,19 @@ def learner_options(command: F, *, but: tuple[str, ...] = ()) -> F:
         if name not in but:
             decorated = option(decorated)
     return cast(F, decorated)
+
+
+def check_peers(peers: Sequence[str], mailbox: str | None) -> None:
+    """Raises UsageError for addresses that are none, and where none would be asked."""
+    from swarm.advertising import discovers
+    from swarm.network.hello import parse_target
+
+    for each in peers:
+        parse_target(each)
+    if peers and mailbox is not None:
+        raise UsageError("--peer asks the network, and --mailbox names the only place to look: give one of them")
+    if peers and not discovers():
+        raise UsageError("--peer asks nobody while discovery is off (SWARM_DISCOVERY, or the settings)")
 
 
 def where(mailbox: str | None) -> str:

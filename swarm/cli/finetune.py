@@ -48,7 +48,11 @@ ADAPTER_PATH = "adapters"  # MLX-LM's default
 @share_option
 @click.option("--no-join", is_flag=True, help="Only make the run.")
 @click.option("--detach", is_flag=True, help="Train in the background; `swarm jobs` shows it.")
-@click.option("--interface", metavar="NAME", help="The network interface to exchange over, as en0; by default the best.")
+@click.option(
+    "--interface",
+    metavar="NAME",
+    help="The network interface to exchange over, and over which machines find each other, as en0; by default the best.",
+)
 @click.option("--learner-id", metavar="ID", help="Name of this machine in the run; by default the host's name.")
 @owner_options
 @mailbox_option

@@ -10,6 +10,7 @@ from swarm.cli.common import (
     json_option,
     learner_options,
     mailbox_option,
+    peers_option,
     remember,
     say,
     workers_option,
@@ -29,6 +30,7 @@ from swarm.core.sentences import amount, plain
 @workers_option
 @learner_options
 @mailbox_option
+@peers_option
 @json_option
 def join(
     run: str | None,
@@ -40,6 +42,7 @@ def join(
     workers: int,
     learner: LearnerChoice,
     mailbox: str | None,
+    peers: tuple[str, ...],
     as_json: bool,
 ) -> int:
     """Take part in a run: RUN is a name, an id, or the start of one. Without it, in the only one that can be joined.
@@ -51,11 +54,13 @@ def join(
 
     if wait:
         check_waiting(detach=detach, workers=workers, check=check, mounts=bool(mounting))
+        if peers:
+            raise UsageError("--wait and --peer do not go together: a machine that stands by asks `peers` of the settings")
         return stand_by(rules, run=run, learner=learner, mailbox=mailbox, as_json=as_json)
     check_no_rules(rules)
     if check:
-        return joining.check(run, mailbox=mailbox, learner=learner, as_json=as_json)
-    location, manifest = joining.ready(run, mailbox=mailbox, mounting=mounting, learner=learner)
+        return joining.check(run, mailbox=mailbox, peers=peers, learner=learner, as_json=as_json)
+    location, manifest = joining.ready(run, mailbox=mailbox, peers=peers, mounting=mounting, learner=learner)
     remember(location)
     if learner["data"] is None:
         for file in manifest.files:

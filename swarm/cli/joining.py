@@ -14,7 +14,7 @@ from swarm import api
 from swarm.advertising import discovers
 from swarm.api.joining import Joining, JoinWatch, settled_joining
 from swarm.api.offers import Offer, offered
-from swarm.cli.common import LearnerChoice, put, say, where
+from swarm.cli.common import LearnerChoice, check_peers, put, say, where
 from swarm.core.errors import MailboxAway, NotJoinable, UsageError
 from swarm.core.joining import SEEN
 from swarm.core.sentences import plain
@@ -47,11 +47,13 @@ class _How(TypedDict):
     own_model: bool
 
 
-def ready(run: str | None, *, mailbox: str | None, mounting: bool | None, learner: LearnerChoice) -> tuple[str, api.Manifest]:
+def ready(
+    run: str | None, *, mailbox: str | None, peers: Sequence[str], mounting: bool | None, learner: LearnerChoice
+) -> tuple[str, api.Manifest]:
     """(where the mailbox is, the run), once this machine can take part in it. Raises RunNotFound, NothingToJoin, RunEnded,
     MailboxAway if its share is not mounted, NotJoinable."""
     known = _known(mailbox)
-    offer = asyncio.run(offered(run, known, network=mailbox is None, listening=_listening))
+    offer = _offer(run, known, mailbox=mailbox, peers=peers, learner=learner)
     found = asyncio.run(_looked(offer, known, learner))
     if found.unmounted:
         found = _mounted(found, offer, known, learner, mounting=mounting)
@@ -75,10 +77,10 @@ def ready(run: str | None, *, mailbox: str | None, mounting: bool | None, learne
     return found.location, found.manifest
 
 
-def check(run: str | None, *, mailbox: str | None, learner: LearnerChoice, as_json: bool) -> int:
+def check(run: str | None, *, mailbox: str | None, peers: Sequence[str], learner: LearnerChoice, as_json: bool) -> int:
     """Print the ticks; the exit code."""
     known = _known(mailbox)
-    offer = asyncio.run(offered(run, known, network=mailbox is None, ended=True, listening=_listening))
+    offer = _offer(run, known, mailbox=mailbox, peers=peers, learner=learner, ended=True)
     found = asyncio.run(_looked(offer, known, learner))
     for tick in found.ticks:
         if as_json:
@@ -95,6 +97,29 @@ def check(run: str | None, *, mailbox: str | None, learner: LearnerChoice, as_js
         else:
             print("\n".join(_lines(tick, mark=True)))
     return 0 if found.passed else 1
+
+
+def _offer(
+    run: str | None,
+    known: tuple[str, ...],
+    *,
+    mailbox: str | None,
+    peers: Sequence[str],
+    learner: LearnerChoice,
+    ended: bool = False,
+) -> Offer:
+    check_peers(peers, mailbox)
+    look = offered(
+        run,
+        known,
+        network=mailbox is None,
+        ended=ended,
+        peers=peers,
+        interfaces=() if learner["interface"] is None else (learner["interface"],),
+        listening=_listening,
+        unanswered=lambda why: say(plain(why, 300)),
+    )
+    return asyncio.run(look)
 
 
 def _known(mailbox: str | None) -> tuple[str, ...]:

@@ -145,11 +145,11 @@ def changes(before: api.Sightings, seen: api.Sightings) -> list[tuple[api.SeenPe
 # ---- of `swarm runs`
 
 
-async def runs_around(home: api.HomeWatch) -> api.Sightings:
+async def runs_around(home: api.HomeWatch, peers: Sequence[str] = ()) -> api.Sightings:
     """What the network and the known mailboxes tell, after a look; nothing where discovery is off."""
     if not api.discovers():
         return api.Sightings()
-    near = api.Neighbourhood()
+    near = api.Neighbourhood(peers=peers)
     with _started(near):
         return await api.look_around(near, home)
 

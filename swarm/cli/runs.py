@@ -7,7 +7,7 @@ import asyncio
 import click
 
 from swarm import api
-from swarm.cli.common import confirm, json_option, mailbox_option, put, say, table, wait_for, where
+from swarm.cli.common import check_peers, confirm, json_option, mailbox_option, peers_option, put, say, table, wait_for, where
 from swarm.cli.peers import others_table, run_row, runs_around
 from swarm.cli.tools import run_tool
 from swarm.cli.words import heard, method, progress_words, run_object, say_lost, state_words
@@ -18,12 +18,14 @@ from swarm.core.sentences import plain
 
 @click.command()
 @mailbox_option
+@peers_option
 @json_option
-def runs(mailbox: str | None, as_json: bool) -> None:
+def runs(mailbox: str | None, peers: tuple[str, ...], as_json: bool) -> None:
     """List the runs of the mailbox, and without --mailbox those that the network and the other known mailboxes tell of.
 
     Whether somebody trains is listened for: up to two beats.
     """
+    check_peers(peers, mailbox)
     around = mailbox is None and api.discovers()
     try:
         location = where(mailbox)
@@ -40,7 +42,7 @@ def runs(mailbox: str | None, as_json: bool) -> None:
         return list(await asyncio.gather(*(api.settled(watch) for watch in watches))), survey.faults, survey.foreign
 
     async def read_all() -> tuple[tuple[list[api.RunState], list[str], str], api.Sightings]:
-        return await asyncio.gather(read(), runs_around(api.HomeWatch(None)))
+        return await asyncio.gather(read(), runs_around(api.HomeWatch(None), peers))
 
     (found, faults, foreign), seen = wait_for(read_all()) if around else (wait_for(read()), api.Sightings())
     for fault in faults:

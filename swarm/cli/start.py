@@ -146,7 +146,7 @@ def job_options(*, task: str, tasks: str, turn: str) -> Callable[[F], F]:
 @start.command()
 @job_options(task="charlm", tasks="charlm, mlp, lenet5, lora", turn="Turns through all fragments")
 @spec_options(DiLoCo)
-@functools.partial(learner_options, but=("adapter_path", "interface"))
+@functools.partial(learner_options, but=("adapter_path",))
 @mailbox_option
 @json_option
 def diloco(*, job: JobChoice, learner: LearnerChoice, mailbox: str | None, as_json: bool, **fields: Any) -> int:
@@ -182,7 +182,7 @@ def _clients(value: Any) -> int | str:
     metavar="KEY=VALUE",
     help="An option of the framework's own optimizer, under its own name; may be repeated.",
 )
-@functools.partial(learner_options, but=("threads", "adapter_path", "interface"))
+@functools.partial(learner_options, but=("threads", "adapter_path"))
 @mailbox_option
 @json_option
 def fedavg(

@@ -45,7 +45,7 @@ class Learn(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     device: str = "auto"
     data: str | None = None  # path of the task's data on this machine
     model: str | None = None  # of a run that fine-tunes one: folder on this machine, or a Hugging Face repository
-    interface: str | None = None  # of a data-parallel job: the network interface that its rank is to use; None: the best
+    interface: str | None = None  # the network interface to tell others over, and for the rank of a job; None: the best
     adapter_path: str | None = None  # of an MLX-LM fine-tuning: folder on this machine that adapters are written to
     threads: int | None = None  # CPU threads of the framework; None: as it likes
     role: Role = "both"  # a syncer needs neither framework nor data

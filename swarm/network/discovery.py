@@ -131,7 +131,8 @@ class Discovery:
     def unheard(self) -> str:
         """The part of it that a person who trains should know; a machine that is in no network knows why."""
         faults = self._faults.copy()
-        return next((faults[name] for name in ("discovery", "radio", "multicast", "deaf") if name in faults), "")
+        named = ("links",) if self._links.missing else ()  # an interface that a person named
+        return next((faults[name] for name in (*named, "discovery", "radio", "multicast", "deaf") if name in faults), "")
 
     # ---- on its own thread
 

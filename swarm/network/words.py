@@ -20,7 +20,9 @@ def no_links(links: Links, found: Iterable[Link]) -> str:
         named = ", ".join(plain(name, 40) for name in links.missing)
         return f"no interface {named} is up here: there are {', '.join(links.up) or 'none'}"
     if not any(True for _ in found):
-        return "no private network: is this machine connected? --interface NAME takes any other"
+        return (
+            "no private network: is this machine connected? --interface NAME, or `interfaces` in the settings, takes any other"
+        )
     return ""
 
 

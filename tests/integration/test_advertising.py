@@ -18,6 +18,9 @@ from swarm.core.telling import Part, after, boot_digits
 from swarm.core.trust import SwarmKey
 from swarm.host.identity import boot_id, identity, machine_id
 from swarm.neighbours import Neighbourhood, look_around
+from swarm.network.discovery import Discovery
+from swarm.network.links import Links
+from swarm.network.words import no_links
 from swarm.watch import Home, HomeWatch
 from tests.unit.test_telling import manifest
 
@@ -155,6 +158,23 @@ def test_a_worker_tells_what_happens_and_complains_once(monkeypatch: pytest.Monk
     complaints, (telling,) = told_by_worker(manifest(), monkeypatch)
     assert complaints == ["other machines may not see this one: no multicast here"]
     assert telling._mailboxes == ("b" * 32,)
+
+
+def test_a_worker_tells_over_the_interface_that_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[Links] = []
+    every: list[Discovery] = []
+    monkeypatch.setenv("SWARM_DISCOVERY", "1")
+    monkeypatch.setattr(Discovery, "start", lambda self: (every.append(self), used.append(self._links)))
+    with advertised(manifest(), mailbox="b" * 32, trouble=pytest.fail, interfaces=["no-such0"]) as on:
+        assert used[0].names == ("no-such0",)
+    complaints: list[str] = []
+    with advertised(manifest(), mailbox="b" * 32, trouble=complaints.append, interfaces=["no-such0"]) as on:
+        found = used[1].look()
+        assert found == ()
+        every[1]._note("links", no_links(used[1], found))
+        on(JOINED)
+    (line,) = complaints
+    assert "no interface no-such0 is up here" in line
 
 
 def test_what_two_threads_tell_at_once_is_told_whole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import socketserver
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +21,7 @@ from swarm.api.fitness import check_named, check_task, passphrase_of
 from swarm.api.joining import JoinWatch, settled_joining
 from swarm.cli import joining as cli_joining
 from swarm.cli import narrate
-from swarm.core.adverts import RunAdvert
+from swarm.core.adverts import Hello, PeerAdvert, RunAdvert
 from swarm.core.jobs import Learn
 from swarm.core.joining import PASSPHRASE
 from swarm.core.keys import RunKeys
@@ -125,6 +127,13 @@ def test_a_run_is_found_in_any_mailbox_that_is_known(
     assert [(order.mailbox, order.run) for order in ordered] == [(elsewhere, "aaaa1111")]
 
 
+def test_the_interface_that_is_named_is_the_workers(swarm: Swarm, mailbox: str, ordered: list[Learn]) -> None:
+    make_run(mailbox, "near", "aaaa1111")
+    for command in (["join", "near"], ["start", "diloco", "--task", "mlp"], ["start", "fedavg", "--task", "lenet5"]):
+        assert swarm(*command, "--interface", "en7") == 0, swarm.err
+        assert ordered[0].interface == "en7"
+
+
 def test_two_runs_of_one_name_are_told_apart_by_their_ids(
     swarm: Swarm,
     mailbox: str,
@@ -223,6 +232,66 @@ def test_a_run_of_the_network_is_joined_where_its_mailbox_is_mounted(
     no_mounts.clear()
     assert swarm("join", "far") == 0, swarm.err  # it is remembered
     assert ordered[0].mailbox == elsewhere
+
+
+@pytest.fixture
+def studio(elsewhere: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+    """Address of a machine, here, that tells of the run `far` to whoever asks."""
+    told = seen(make_run(elsewhere, "far", "bbbb1111"), elsewhere).advert
+    said = msgspec.json.encode(Hello(peer=PeerAdvert(peer="0" * 32, name="studio", boot="0badcafe"), runs=(told,)))
+    loopback = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
+    (tmp_path / "settings.toml").write_text(f'interfaces = ["{loopback}"]\n')
+    monkeypatch.setenv("SWARM_CONFIG", str(tmp_path / "settings.toml"))
+    monkeypatch.setenv("SWARM_DISCOVERY", "1")
+
+    class Answer(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.sendall(said)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_machine_that_is_named_is_asked_for_runs(swarm: Swarm, studio: str, no_mounts: object) -> None:
+    assert swarm("join", "far", "--peer", studio) == 1
+    assert "far: mailbox" in swarm.err
+    assert "is not mounted here" in swarm.err
+    assert swarm("runs", "--json", "--peer", studio) == 0, swarm.err
+    (row,) = map(json.loads, swarm.out.splitlines())
+    assert (row["name"], row["how"], row["peers"]) == ("far", ["address"], ["studio"])
+
+
+def test_a_machine_that_is_named_and_tells_nothing_is_named(swarm: Swarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def listen(enough: object, *, peers: tuple[str, ...], interfaces: tuple[str, ...]) -> Sightings:
+        assert (peers, interfaces) == (("studio", "10.0.0.7:1"), ("en7",))
+        return Sightings(trouble=("studio: it is off", "deaf", "10.0.0.7: no"))
+
+    monkeypatch.setattr(offers, "listen", listen)
+    monkeypatch.setenv("SWARM_DISCOVERY", "1")
+    for named in ((), ("far",)):
+        assert swarm("join", *named, "--peer", "studio", "--peer", "10.0.0.7:1", "--interface", "en7") != 0
+        assert "studio: it is off" in swarm.err
+        assert "deaf" not in swarm.err
+        assert "10.0.0.7: no" not in swarm.err
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("--peer", "a b"), "is no address"),
+        (("--peer", "studio", "--mailbox", "x"), "give one of them"),
+        (("--peer", "studio"), "discovery is off"),
+        (("--peer", "studio", "--wait"), "do not go together"),
+    ],
+)
+def test_peers_that_nobody_would_ask(swarm: Swarm, argv: tuple[str, ...], words: str) -> None:
+    assert words in swarm.fails(2, "join", *argv)
+    if "--wait" not in argv:
+        assert words in swarm.fails(2, "runs", *argv)
 
 
 def test_what_is_not_mounted_is_told_how(

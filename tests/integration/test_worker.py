@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
@@ -76,6 +77,26 @@ def test_names_that_the_runs_payloads_need_are_told_before_a_file_is_attached(
     with pytest.raises(UsageError, match=r"F4 keeps 'norm'"):
         worker._create(order, create, identity(), MemoryMailbox(store), told.append)  # type: ignore[arg-type]
     assert store.objects.keys() == before
+
+
+def test_the_network_is_told_over_the_interface_of_the_order(
+    tmp_path: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mailbox = make_mailbox(tmp_path / "mailbox")
+    make_run(mailbox, "own", "aaaa1111")
+    used: list[tuple[str, ...]] = []
+
+    def advertised(manifest: Manifest, *, interfaces: tuple[str, ...], **_: object) -> None:
+        used.append(interfaces)
+        raise UsageError("enough is seen")
+
+    monkeypatch.setattr(worker, "advertised", advertised)
+    monkeypatch.setattr(worker, "_leave_on_signals", lambda emit: None)
+    for interface in (None, "en7"):
+        order = Learn(mailbox=mailbox, run="aaaa1111", learner="a", may_rename=False, interface=interface)
+        with contextlib.ExitStack() as part, pytest.raises(UsageError, match="enough"):
+            worker.learn(order, identity(), worker.EventFile(tmp_path), part)
+    assert used == [(), ("en7",)]
 
 
 def new_mlp(mailbox: str, run: str, *, seed: int, **fields: Any) -> Learn:
