@@ -50,6 +50,7 @@ SwarmError
 │   ├── FileRefused             no plain data file: by its name or its content it could be executed
 │   ├── FileChanged             it was written to while it was being attached
 │   └── CacheUnusable           no room, or no right, to keep a fetched file on this machine
+├── CannotStandBy               not now: another process stands by here, or there is no room for what it keeps; may pass
 ├── DeviceUnavailable           the device asked for is absent
 └── WorkerFailed                a worker process ended with an error; carries its last words
 """
@@ -316,6 +317,10 @@ class FileChanged(FileError):
 
 
 class CacheUnusable(FileError):
+    pass
+
+
+class CannotStandBy(SwarmError):
     pass
 
 

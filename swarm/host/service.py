@@ -91,7 +91,7 @@ def systemd_unit(arguments: Sequence[str], *, nice: int, environment: Mapping[st
         *(f"Environment={_word(f'{name}={value}')}" for name, value in sorted(environment.items())),
         "Restart=on-failure",
         "RestartSec=30",
-        "RestartPreventExitStatus=2",  # wrong options: they will not become right
+        "RestartPreventExitStatus=2",  # wrong options: they will not become right; what may pass ends with another code
         "SuccessExitStatus=130",  # how it ends when it is told to
         "KillMode=mixed",  # its worker leaves when it says so
         f"TimeoutStopSec={STOP_S}",

@@ -13,7 +13,7 @@ from typing import IO
 
 import msgspec
 
-from swarm.core.errors import UsageError
+from swarm.core.errors import CannotStandBy, UsageError
 from swarm.core.jobs import Process
 from swarm.core.lines import UNREADABLE
 from swarm.core.standby import Why
@@ -45,7 +45,7 @@ def other() -> int | None:
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """This process stands by meanwhile, and no other one of this machine. Raises UsageError if another one does, or if that
+    """This process stands by meanwhile, and no other one of this machine. Raises CannotStandBy if another one does, or if that
     cannot be noted."""
     with contextlib.ExitStack() as lock:
         try:
@@ -55,10 +55,14 @@ def alone() -> Iterator[None]:
             pid = other()
             if pid is not None or not free:
                 who = "" if pid is None else f"process {pid}, whose "  # it has not said so yet
-                raise UsageError(f"this machine stands by already: {who or 'the '}log is {log_file()}")
+                raise CannotStandBy(f"this machine stands by already: {who or 'the '}log is {log_file()}")
             note_process(home(), os.getpid())
+        except UsageError as error:  # of the machine's id, which cannot be written
+            raise CannotStandBy(str(error)) from error
         except OSError as error:
-            raise UsageError(f"{home()} cannot be written: {error.strerror} (SWARM_STATE_DIR names another folder)") from error
+            raise CannotStandBy(
+                f"{home()} cannot be written: {error.strerror} (SWARM_STATE_DIR names another folder)"
+            ) from error
         try:
             yield
         finally:
@@ -84,7 +88,7 @@ class Log:
         self._logger: logging.Logger | None = None
 
     def open(self) -> None:
-        """Raises UsageError if it cannot be written."""
+        """Raises CannotStandBy if it cannot be written."""
         path = log_file()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -92,7 +96,7 @@ class Log:
                 path, maxBytes=LOG_BYTES, backupCount=LOGS_KEPT, encoding="utf-8", errors="replace"
             )
         except OSError as error:
-            raise UsageError(f"{path} cannot be written: {error.strerror} (SWARM_STATE_DIR names another folder)") from error
+            raise CannotStandBy(f"{path} cannot be written: {error.strerror} (SWARM_STATE_DIR names another folder)") from error
         handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
         handler.handleError = lambda record: None  # type: ignore[method-assign]  # a full disk must end nothing
         self._logger = logging.Logger("swarm.standby")

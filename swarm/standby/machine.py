@@ -74,7 +74,7 @@ class Standby:
         self._still = ""  # why nothing is joined for now, as was last told
 
     async def run(self, asked: Callable[[], int]) -> None:
-        """Until `asked` says, more than 0 times, that this is to end. Raises UsageError if another one stands by here."""
+        """Until `asked` says, more than 0 times, that this is to end. Raises CannotStandBy if another one does here."""
         with alone():
             await self._stand_by(asked)
 

@@ -131,6 +131,15 @@ def test_a_passphrase_that_is_taken_over_meanwhile_counts(
         around.close()
 
 
+def test_a_service_tries_again_where_its_folder_cannot_be_written(state_dir: Path) -> None:
+    state_dir.mkdir()
+    (state_dir / "standby").touch()
+    for begin in (keeping.Log().open, keeping.alone().__enter__):
+        with pytest.raises(SwarmError, match="cannot be written") as refused:
+            begin()
+        assert refused.value.exit_code == 1
+
+
 def test_of_two_that_begin_together_one_stands_by(state_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SWARM_DISCOVERY", "0")
     monkeypatch.setattr(keeping, "note_process", lambda folder, pid: None)  # neither has come so far
@@ -145,8 +154,9 @@ def test_of_two_that_begin_together_one_stands_by(state_dir: Path, tmp_path: Pat
         nonlocal ending
         running = asyncio.ensure_future(first.run(lambda: int(ending)))
         await asyncio.wait_for(begun.wait(), 60)
-        with pytest.raises(SwarmError, match="stands by already"):
+        with pytest.raises(SwarmError, match="stands by already") as refused:
             await second.run(lambda: 1)
+        assert refused.value.exit_code == 1  # a service tries again: code 2 would end it for good
         ending = True
         await running
         await third.run(lambda: 1)  # the place is free again

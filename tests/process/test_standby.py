@@ -272,7 +272,7 @@ def test_a_machine_that_holds_still_for_long_gives_its_memory_back(
 def test_only_one_stands_by_on_a_machine(swarm: Terminal) -> None:
     command = swarm.start(*WAIT)
     command.until("stands by for runs")
-    second = swarm.run(*WAIT, code=2)
+    second = swarm.run(*WAIT, code=1)
     assert f"stands by already: process {command.process.pid}" in second.err[-1]
     command.signal(signal.SIGTERM)
     assert command.wait() == 130
