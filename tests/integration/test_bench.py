@@ -24,6 +24,7 @@ def bench(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=env, timeout=280)
 
 
+@pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.timeout(300)
 def test_it_measures_everything_and_leaves_nothing(tmp_path: Path) -> None:

@@ -99,6 +99,7 @@ def test_who_joins_gets_the_text_and_the_second_time_nothing_is_fetched(
     left(missing)
 
 
+@pytest.mark.slow
 def test_a_fetch_whose_process_was_killed_is_gone_on_with(
     swarm: Terminal,
     elsewhere: Callable[..., Command],

@@ -184,6 +184,7 @@ def test_peers_are_watched_as_they_come_and_go(net: Lan) -> None:
     assert watching.wait(HANG_S) == 130
 
 
+@pytest.mark.slow
 def test_a_worker_tells_of_its_run_and_of_how_it_goes(net: Lan, tmp_path: Path) -> None:
     """The share, which both hosts have, is a folder."""
     studio, mbp = net.host("studio"), net.host("mbp")

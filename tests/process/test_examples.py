@@ -63,7 +63,7 @@ def learner(framework: str, mailbox: str, folder: Path, *, rounds: int = 6, exam
     return Program(EXAMPLES / example.format(framework), *arguments, output=folder / f"{framework}.txt")
 
 
-@pytest.mark.parametrize("order", [("torch", "mlx"), ("mlx", "torch")], ids="-then-".join)
+@pytest.mark.parametrize("order", [("torch", "mlx"), pytest.param(("mlx", "torch"), marks=pytest.mark.slow)], ids="-then-".join)
 def test_torch_and_mlx_train_one_model_whoever_comes_first(tmp_path: Path, state_dir: Path, order: tuple[str, str]) -> None:
     mailbox = make_mailbox(tmp_path)
     first = learner(order[0], mailbox, tmp_path)

@@ -170,6 +170,7 @@ def test_three_learners_and_one_that_is_killed_come_to_what_one_comes_to(swarm: 
     assert disturbed(swarm, tmp_path, framework="mlx", seed=1) == alone(swarm, tmp_path, framework="mlx")
 
 
+@pytest.mark.slow
 def test_all_processes_are_killed_and_the_run_goes_on_with_its_outer_state(
     swarm: Terminal, mailbox: str, tmp_path: Path
 ) -> None:

@@ -122,6 +122,7 @@ with session:
 """
 
 
+@pytest.mark.slow
 def test_a_program_that_was_killed_goes_on_with_the_moments_it_had(tmp_path: Path, state_dir: Path) -> None:
     pytest.importorskip("torch")
     mailbox, script = make_mailbox(tmp_path), tmp_path / "program.py"

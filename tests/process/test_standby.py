@@ -128,6 +128,7 @@ def test_it_goes_on_after_it_was_ended_while_it_trained(swarm: Terminal, mailbox
         eventually(lambda: not swarm.workers(), "the worker leaves with it")
 
 
+@pytest.mark.slow
 def test_a_share_that_goes_away_and_comes_back(swarm: Terminal, mailbox: str) -> None:
     share = Path(mailbox).parent
     away = share.with_name("unplugged")
@@ -179,7 +180,7 @@ def paused(mailbox: str, run: str) -> bool:
     return {(beat.phase, beat.held) for beat in beats(mailbox, run).values()} == {("paused", "somebody is at the keyboard")}
 
 
-@pytest.mark.parametrize("method", ["diloco", "fedavg"])
+@pytest.mark.parametrize("method", ["diloco", pytest.param("fedavg", marks=pytest.mark.slow)])
 def test_an_owner_comes_first_and_gets_the_machine_back_within_seconds(
     swarm: Terminal, mailbox: str, tmp_path: Path, method: str
 ) -> None:
