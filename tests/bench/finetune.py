@@ -15,8 +15,8 @@ an epoch: what a trainer computes for padding counts for nothing.
 programs disturbed least. `one` is to tell a difference of a hundredth, where the same step takes now 0.65 s and now 1.5: it
 takes turns of one step, twelve for each repetition, and its ratio is that of all steps' time, with its standard error.
 
-On two cores, of the fastest epochs: `two` 1.22 and 1.56, at two times, beside other programs. `one`, alone on the machine: 0.998
-± 0.019 of all time, the median of 120 pairs 0.979. Before a rank kept what a step had freed (swarm/host/memory.py) it was 0.926
+On two cores, of the fastest epochs: `two` 1.22 and 1.56, at two times, beside other programs. `one`, alone on the machine:
+0.998 ± 0.019 of all time, the median of 120 pairs 0.979. Before a rank kept what a step had freed (swarm/host/memory.py) it was 0.926
 ± 0.013: the system took 24 MB back after each step and cleared them anew.
 
 `whole` 0.98, and 1.04 (0.92 to 2.56) as a median of five pairs: with 0.6 M parameters, 2.4 MB, buckets neither gain nor lose.
