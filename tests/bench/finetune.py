@@ -16,8 +16,8 @@ programs disturbed least. `one` is to tell a difference of a hundredth, where th
 takes turns of one step, twelve for each repetition, and its ratio is that of all steps' time, with its standard error.
 
 On two cores, of the fastest epochs: `two` 1.22 and 1.56, at two times, beside other programs. `one`, alone on the machine:
-0.998 ± 0.019 of all time, the median of 120 pairs 0.979. Before a rank kept what a step had freed (swarm/host/memory.py) it was 0.926
-± 0.013: the system took 24 MB back after each step and cleared them anew.
+0.998 ± 0.019 of all time, the median of 120 pairs 0.979. Before a rank kept what a step had freed (swarm/host/memory.py) it was
+0.926 ± 0.013: the system took 24 MB back after each step and cleared them anew.
 
 `whole` 0.98, and 1.04 (0.92 to 2.56) as a median of five pairs: with 0.6 M parameters, 2.4 MB, buckets neither gain nor lose.
 Steps of 9.4 M parameters (38 MB of gradients) and four rows of 9 tokens, medians of 40, which took turns in one process a rank:
