@@ -79,7 +79,7 @@ class Neighbourhood:
                 runs = [run for run in told if run is not None]
                 peers = peer_adverts(view.runs, mailbox=view.id)
                 sighted.in_mailbox(view.location, view.id, peers=peers, runs=runs, now_s=now_s)
-                offered += [run for run in runs if run.phase not in ("done", "stopped")]
+                offered += [run for run in runs if not run.over]
             sighted.unmounted(mounted)
         self._telling.open_mailboxes(mounted)
         self._telling.tell_runs(offered)  # whoever has not mounted the share sees them, and what to mount

@@ -20,7 +20,6 @@ SHOWN = 20
 PATIENCE_S = 3.0  # with other mailboxes, once one has what was looked for
 Look = Callable[[str], Coroutine[Any, Any, "list[Offer]"]]
 Hear = Callable[[Callable[[Sightings], bool]], Coroutine[Any, Any, Sightings]]
-_OVER = ("done", "stopped")
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,7 +94,7 @@ async def _only(locations: Sequence[str], *, heard: Hear | None) -> Offer:
     told = [
         _heard(seen, sightings)
         for seen in sightings.runs
-        if seen.ours and seen.location not in locations and seen.advert.phase not in _OVER
+        if seen.ours and seen.location not in locations and not seen.advert.over
     ]
     unique = {offer.run: offer for offer in (*reversed(told), *reversed(found))}  # a mailbox says more than the network
     if len(unique) == 1:
@@ -162,7 +161,7 @@ def _heard(seen: SeenRun, sightings: Sightings) -> Offer:
 
 def _foreign(sightings: Sightings) -> str:
     """What there is of other swarms: whoever has just set up a machine may lack the passphrase only."""
-    runs = sorted({plain(seen.advert.name) for seen in sightings.runs if not seen.ours and seen.advert.phase not in _OVER})
+    runs = sorted({plain(seen.advert.name) for seen in sightings.runs if not seen.ours and not seen.advert.over})
     if not runs:
         return ""
     shown = ", ".join(runs[:5]) + (", …" if len(runs) > 5 else "")

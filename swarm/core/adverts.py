@@ -76,6 +76,11 @@ class RunAdvert(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
     tag: str = ""
 
+    @property
+    def over(self) -> bool:
+        """Whether nobody can join it any more."""
+        return self.phase in ("done", "stopped")
+
     def told(self) -> tuple[str, ...]:
         """What the tag is over: who mounts the share may show it a password."""
         return ("run", self.run, self.mailbox, self.peer, self.share if _is_share(self.share) else "")

@@ -14,7 +14,6 @@ from swarm.watch import Home, HomeWatch
 
 FIND_S = 20.0  # between two looks for a mailbox among what is mounted
 FINDS = 3  # mailboxes that are looked for at a time
-_OVER = ("done", "stopped")
 
 
 @dataclass(frozen=True)
@@ -55,9 +54,7 @@ class Around:
         sightings = self._near.poll(home)
         if not self._network:
             return Seen(home)
-        elsewhere = tuple(
-            seen for seen in sightings.runs if seen.ours and seen.location is None and seen.advert.phase not in _OVER
-        )
+        elsewhere = tuple(seen for seen in sightings.runs if seen.ours and seen.location is None and not seen.advert.over)
         now_s = asyncio.get_running_loop().time()
         if elsewhere and now_s >= self._find_at_s:
             self._find_at_s = now_s + FIND_S

@@ -3,31 +3,14 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.process.hosts import HANG_S, Lan, lan, others, peer, run
+from tests.process.hosts import HANG_S, Lan, others, peer, run
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
-
-
-@pytest.fixture
-def net(tmp_path: Path) -> Iterator[Lan]:
-    if shutil.which("ip") is None:
-        pytest.skip("no ip command: hosts cannot be made here")
-    made = lan(tmp_path)
-    try:
-        found = made.__enter__()
-    except OSError as error:
-        pytest.skip(f"hosts cannot be made here: {error}")
-    try:
-        yield found
-    finally:
-        made.__exit__(None, None, None)
 
 
 def test_three_hosts_see_each_other_and_a_run_and_one_says_goodbye(net: Lan) -> None:

@@ -4,36 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.integration.handmade import make_mailbox
-from tests.process.hosts import Host, Lan, lan, others
+from tests.process.hosts import Host, Lan, others
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
 ROOT = Path(__file__).parents[2]
 # What this is about needs no framework, and is quicker without one.
 PATH = os.pathsep.join([str(Path(__file__).parent / "frameworkless"), str(ROOT)])
-
-
-@pytest.fixture
-def net(tmp_path: Path) -> Iterator[Lan]:
-    if shutil.which("ip") is None:
-        pytest.skip("no ip command: hosts cannot be made here")
-    made = lan(tmp_path)
-    try:
-        found = made.__enter__()
-    except OSError as error:
-        pytest.skip(f"hosts cannot be made here: {error}")
-    try:
-        yield found
-    finally:
-        made.__exit__(None, None, None)
 
 
 def doctor(host: Host) -> dict[str, tuple[str, str]]:

@@ -9,7 +9,7 @@ import random
 import re
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,8 @@ import pytest
 
 from swarm import api
 from swarm.tasks.lenet5 import places
-from tests.integration.handmade import make_mailbox
 from tests.process.machines import check_mailbox
-from tests.process.terminal import Command, Terminal, eventually, terminal
+from tests.process.terminal import Command, Terminal, eventually
 
 pytest.importorskip("torch")
 pytest.importorskip("mlx.core")
@@ -32,19 +31,6 @@ LOCAL = ("--batch-size", "8", "--local-epochs", "3", "--optimizer", "momentum", 
 MLP = ("--task", "lenet5", "-o", "model=mlp", "--clients", "6", "--per-round", "3", *LOCAL, *LEASE)
 ROUNDS = 6
 FRAMEWORKS = ("torch", "mlx")
-
-
-@pytest.fixture
-def mailbox(tmp_path: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    location = make_mailbox(tmp_path / "mailbox")
-    monkeypatch.setenv("SWARM_MAILBOX", location)
-    return location
-
-
-@pytest.fixture
-def swarm(mailbox: str, state_dir: Path) -> Iterator[Terminal]:
-    with terminal(state_dir) as found:
-        yield found
 
 
 def on_cpu(framework: str = "mlx") -> tuple[str, ...]:

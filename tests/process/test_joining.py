@@ -4,35 +4,18 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from swarm.tape import Tape
 from tests.integration.handmade import make_mailbox, on
-from tests.process.hosts import HANG_S, Host, Lan, lan
+from tests.process.hosts import HANG_S, Host, Lan
 from tests.process.terminal import FRAMEWORK, TINY
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
-
-
-@pytest.fixture
-def net(tmp_path: Path) -> Iterator[Lan]:
-    if shutil.which("ip") is None:
-        pytest.skip("no ip command: hosts cannot be made here")
-    made = lan(tmp_path)
-    try:
-        found = made.__enter__()
-    except OSError as error:
-        pytest.skip(f"hosts cannot be made here: {error}")
-    try:
-        yield found
-    finally:
-        made.__exit__(None, None, None)
 
 
 def swarm(host: Host, *argv: str, mounted: str = "") -> subprocess.CompletedProcess[str]:

@@ -5,30 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from swarm.core.keys import RunKeys
-from tests.integration.handmade import make_mailbox
-from tests.process.terminal import TINY, Command, Terminal, beats, eventually, terminal
+from tests.process.terminal import TINY, Command, Terminal, beats, eventually
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 START = ("start", "diloco", *TINY)
-
-
-@pytest.fixture
-def mailbox(tmp_path: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    location = make_mailbox(tmp_path / "mailbox")
-    monkeypatch.setenv("SWARM_MAILBOX", location)
-    return location
-
-
-@pytest.fixture
-def swarm(mailbox: str, state_dir: Path) -> Iterator[Terminal]:
-    with terminal(state_dir) as found:
-        yield found
 
 
 def run_of(command: Command) -> str:

@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -18,7 +18,7 @@ from swarm.core.standby import Pace, Rules
 from swarm.core.standbywords import GivesBack, HoldsStill, JoinedNoMore, Told, WorkerLost
 from swarm.standby import Standby
 from tests.integration.handmade import make_mailbox
-from tests.process.terminal import FRAMEWORK, ROOT, SABOTAGE, TINY, Command, Terminal, beats, eventually, terminal
+from tests.process.terminal import FRAMEWORK, ROOT, SABOTAGE, TINY, Command, Terminal, beats, eventually
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 WAIT = ("join", "--wait", *FRAMEWORK)
@@ -31,12 +31,6 @@ def mailbox(tmp_path: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch) ->
     location = make_mailbox(tmp_path / "share" / "mailbox")
     monkeypatch.setenv("SWARM_MAILBOX", location)
     return location
-
-
-@pytest.fixture
-def swarm(mailbox: str, state_dir: Path) -> Iterator[Terminal]:
-    with terminal(state_dir) as found:
-        yield found
 
 
 def make(swarm: Terminal, name: str, *options: str) -> str:

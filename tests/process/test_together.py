@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,24 +14,11 @@ from swarm import api
 from swarm.exchange import Exchange
 from swarm.mailbox import open_mailbox
 from swarm.manifests import read_manifest
-from tests.integration.handmade import make_mailbox, make_run
-from tests.process.terminal import FRAMEWORK, TINY, Terminal, beats, eventually, terminal
+from tests.integration.handmade import make_run
+from tests.process.terminal import FRAMEWORK, TINY, Terminal, beats, eventually
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 JOIN = ("join", *FRAMEWORK)
-
-
-@pytest.fixture
-def mailbox(tmp_path: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    location = make_mailbox(tmp_path / "mailbox")
-    monkeypatch.setenv("SWARM_MAILBOX", location)
-    return location
-
-
-@pytest.fixture
-def swarm(mailbox: str, state_dir: Path) -> Iterator[Terminal]:
-    with terminal(state_dir) as found:
-        yield found
 
 
 def newest_commit(location: str, run: str) -> dict[str, object]:

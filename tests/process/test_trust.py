@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,24 +14,10 @@ from swarm.core.keys import RunKeys
 from swarm.core.lines import encode
 from swarm.core.records import Control
 from swarm.tape import nonce
-from tests.integration.handmade import make_mailbox
-from tests.process.terminal import FRAMEWORK, ROOT, TINY, Terminal, terminal
+from tests.process.terminal import FRAMEWORK, ROOT, TINY, Terminal
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 JOIN = ("join", "mlp-ours", *FRAMEWORK)
-
-
-@pytest.fixture
-def mailbox(tmp_path: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    location = make_mailbox(tmp_path / "mailbox")
-    monkeypatch.setenv("SWARM_MAILBOX", location)
-    return location
-
-
-@pytest.fixture
-def swarm(mailbox: str, state_dir: Path) -> Iterator[Terminal]:
-    with terminal(state_dir) as found:
-        yield found
 
 
 def key(machine: str, *argv: str, typed: str = "") -> str:
