@@ -41,7 +41,7 @@ from swarm.core.adverts import PeerAdvert, PeerState, RunAdvert
 from swarm.core.errors import MailboxError, NothingToJoin, RunNotFound, SwarmError, UsageError
 from swarm.core.events import ORDINARY
 from swarm.core.finetune import FineTune
-from swarm.core.history import longest_s, private
+from swarm.core.history import longest_s
 from swarm.core.history import nested as nested_history
 from swarm.core.history import rows as history_rows
 from swarm.core.manifest import Manifest
@@ -54,7 +54,8 @@ from swarm.core.records import Beat, EvalRecord, LearnerRecord, Participant, Rej
 from swarm.core.sentences import norms, refusal, trained
 from swarm.core.sentences import settings as settings_words
 from swarm.core.sightings import SeenPeer, SeenRun, Sightings
-from swarm.core.specs import Algorithm, DiLoCo, FedAvg
+from swarm.core.series import Curve, Series
+from swarm.core.specs import Algorithm, DiLoCo, FedAvg, private
 from swarm.core.state import LearnerView, RunState, participants, rejections, train_loss
 from swarm.core.ticks import Tick
 from swarm.host.crash import note_crash
@@ -72,6 +73,7 @@ __all__ = [
     "Beat",
     "Checked",
     "ClientView",
+    "Curve",
     "DiLoCo",
     "EvalPoint",
     "EvalRecord",
@@ -105,6 +107,7 @@ __all__ = [
     "RunWatch",
     "SeenPeer",
     "SeenRun",
+    "Series",
     "Sightings",
     "Snapshot",
     "SwarmError",

@@ -9,7 +9,7 @@ from swarm.core.participation import mean_metrics
 from swarm.core.rankview import job_rows, spec_of
 from swarm.core.records import EvalRecord, Participant, Rejected, RoundRecord
 from swarm.core.sentences import plain
-from swarm.core.specs import Algorithm, FedAvg
+from swarm.core.specs import Algorithm, private
 from swarm.core.state import RunState, train_loss
 
 
@@ -63,11 +63,6 @@ def participant(p: Participant, spec: Algorithm) -> dict[str, Any]:
 
 def refused(r: Rejected) -> dict[str, Any]:
     return {"unit": r.unit, "learner": r.learner, "reason": r.reason, "round": r.round, "differs": r.differs}
-
-
-def private(spec: Algorithm) -> bool:
-    """Whether nothing is told of a participant's data but how much there is."""
-    return isinstance(spec, FedAvg) and spec.private
 
 
 def longest_s(participants: Iterable[Participant]) -> float:

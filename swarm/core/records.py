@@ -57,10 +57,11 @@ class LearnerRecord(msgspec.Struct, frozen=True, kw_only=True):
     process: str  # identifies the process beside its pid: when it started
     version: str  # of swarm
     device: str = ""  # for people: framework and device
+    memory_bytes: int = 0  # that its device has: a card's own, else the machine's; 0: not known
     role: Role = "both"
 
     def __post_init__(self) -> None:
-        check_fields(self, ids=("learner",), counts=("incarnation", "pid"))
+        check_fields(self, ids=("learner",), counts=("incarnation", "pid", "memory_bytes"))
         check_texts(self, "machine", "machine_name", "boot", "process", "version", "device")
 
 
@@ -105,10 +106,16 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     rank: RankBeat | None = None  # of a data-parallel job, while a rank runs here
     doing: str = ""  # of a data-parallel job: what the phase is about, for people
     held: str = ""  # why its machine holds still for its owner, in words: nobody waits for it then
+    alive_s: float = 0.0  # since this incarnation joined, pauses left out,
+    trained_s: float = 0.0  # and what of it went into inner steps: goodput is their ratio
+    power_w: float | None = None  # that its machine draws for it now; None: nothing here tells
+    energy_wh: float | None = None  # drawn by this incarnation so far
 
     def __post_init__(self) -> None:
         amounts = ("step", "steps", "rss_bytes", "sent_bytes", "received_bytes", "progress_bytes")
-        check_fields(self, rounds=("round",), counts=amounts, reals=("tokens_per_s",), losses=("loss",))
+        reals = ("tokens_per_s", "alive_s", "trained_s")
+        measured = tuple(name for name in ("power_w", "energy_wh") if getattr(self, name) is not None)
+        check_fields(self, rounds=("round",), counts=amounts, reals=(*reals, *measured), losses=("loss",))
         for field, words in (("doing", self.doing), ("held", self.held)):
             if len(words) > 200:
                 raise ValueError(f"{field} must be at most 200 characters, got {len(words)}")
@@ -174,12 +181,13 @@ class Participant(msgspec.Struct, frozen=True, kw_only=True):
     seconds_s: float
     size_bytes: int
     delta_norm: float | None = None  # L2, of the fragment's delta; for people
+    cosine: float | None = None  # between this delta and the merged one, -1 to 1; for people
     claim: int = 0
     metrics: dict[str, float] = {}
 
     def __post_init__(self) -> None:
         amounts, reals = ("tokens", "steps", "size_bytes", "claim"), ("weight", "seconds_s")
-        check_fields(self, ids=("learner", "unit"), counts=amounts, reals=reals, losses=("train_loss", "delta_norm"))
+        check_fields(self, ids=("learner", "unit"), counts=amounts, reals=reals, losses=("train_loss", "delta_norm", "cosine"))
         _check_metrics(self)
 
 

@@ -212,3 +212,8 @@ def dealing(partition: str) -> tuple[Literal["iid", "dirichlet", "by-label"], fl
 def _check_lease(spec: ByRounds) -> None:
     if spec.lease_s < 2 * spec.beat_s:
         raise ValueError(f"lease_s must be >= 2 × beat_s ({2 * spec.beat_s:g}), got {spec.lease_s:g}")
+
+
+def private(spec: Algorithm) -> bool:
+    """Whether nothing is told of a participant's data but how much there is."""
+    return isinstance(spec, FedAvg) and spec.private

@@ -6,7 +6,6 @@ Everything here is a value; time comes with the events, and is this observer's m
 from __future__ import annotations
 
 import bisect
-import math
 from typing import Literal, TypeAlias, assert_never
 
 import msgspec
@@ -25,7 +24,6 @@ from swarm.core.records import (
     Control,
     EvalRecord,
     LearnerRecord,
-    Participant,
     RankBeat,
     Rejected,
     Role,
@@ -33,7 +31,8 @@ from swarm.core.records import (
     Snapshot,
 )
 from swarm.core.rounds import starters
-from swarm.core.specs import FedAvg
+from swarm.core.series import Series, mean_loss, told
+from swarm.core.specs import FedAvg, private
 from swarm.core.trust import Trust
 
 RunPhase = Literal["waiting", "running", "paused", "idle", "done", "stopped", "unknown"]
@@ -84,6 +83,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     learners: tuple[LearnerView, ...] = ()  # by learner id
     controls: tuple[Control, ...] = ()
     reported: tuple[Snapshot, ...] = ()  # snapshots seen for the open round
+    series: Series = Series()  # curves of all rounds read, however many of their records are kept
     tallies: dict[str, Tally] = {}  # of FedAvg, by client: what `rounds` say of it
     sample: tuple[str, ...] = ()  # private clients of the open round, where no round record names them
     claims: dict[str, Claim] = {}  # by client of the open round: the newest on training it
@@ -322,7 +322,9 @@ def apply(state: RunState, event: Event) -> RunState:
             federated = state.manifest is not None and isinstance(state.manifest.algorithm, FedAvg)
             tallies = tallied(state.tallies, record) if federated else {}
             rounds = (*state.rounds, record)
-            return _with(state, rounds=rounds, reported=waiting, tallies=tallies, claims={}, sample=())
+            hidden = state.manifest is not None and private(state.manifest.algorithm)
+            series = told(state.series, record, hidden=hidden)
+            return _with(state, rounds=rounds, series=series, reported=waiting, tallies=tallies, claims={}, sample=())
         case EvalRead(record):
             at = bisect.bisect_left(state.evals, record.round, key=lambda e: e.round)
             after = at + (at < len(state.evals) and state.evals[at].round == record.round)
@@ -364,7 +366,7 @@ def apply(state: RunState, event: Event) -> RunState:
 
 def participants(state: RunState, learner: str) -> int:
     """Rounds that `learner` took part in."""
-    return sum(any(p.learner == learner for p in r.participants) for r in state.rounds)
+    return state.series.took_part.get(learner, 0)
 
 
 def _watching(manifest: Manifest) -> Leases:
@@ -375,10 +377,7 @@ def _watching(manifest: Manifest) -> Leases:
 
 def train_loss(record: RoundRecord) -> float | None:
     """The participants' mean training loss, by tokens; None if none was reported, or if it is not finite."""
-    known: list[Participant] = [p for p in record.participants if p.train_loss is not None and p.tokens]
-    tokens = sum(p.tokens for p in known)
-    mean = sum((p.train_loss or 0.0) * p.tokens for p in known) / tokens if tokens else math.nan
-    return mean if math.isfinite(mean) else None
+    return mean_loss(record.participants)
 
 
 def rejections(state: RunState) -> tuple[Rejected, ...]:

@@ -1,0 +1,72 @@
+"""Curves of a run stay bounded, keep the newest round, and have their rounds in common."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarm.core.manifest import PayloadRef
+from swarm.core.records import Participant, RoundRecord
+from swarm.core.series import MOST, Curve, Series, extended, told
+
+
+def part(learner: str, *, loss: float | None = 2.0, tokens: int = 10, cosine: float | None = None) -> Participant:
+    return Participant(
+        learner=learner,
+        unit=learner,
+        weight=1.0,
+        tokens=tokens,
+        steps=50,
+        train_loss=loss,
+        seconds_s=3.0,
+        size_bytes=8,
+        cosine=cosine,
+    )
+
+
+def record(round: int, *parts: Participant) -> RoundRecord:
+    return RoundRecord(
+        round=round,
+        fragment=0,
+        step=0,
+        version=round,
+        parent=None,
+        participants=parts,
+        rejected=(),
+        theta=PayloadRef(round=round, sha256="1" * 64, size_bytes=1),
+        outer=None,
+        close_s=0.5,
+    )
+
+
+@given(rounds=st.integers(1, 9_000))
+def test_a_curve_is_bounded_and_ends_with_the_newest_round(rounds: int) -> None:
+    curve = Curve()
+    for round in range(rounds):
+        curve = extended(curve, round, float(round))
+    assert len(curve.rounds) <= MOST
+    assert curve.rounds[-1] == rounds - 1
+    assert curve.values == tuple(map(float, curve.rounds))
+    assert all(round % curve.stride == 0 for round in curve.rounds[:-1])
+    assert len(curve.rounds) >= min(rounds, MOST // 2)
+
+
+def test_what_a_round_tells() -> None:
+    series = told(Series(), record(0, part("a", loss=1.0, tokens=30, cosine=0.5), part("b", loss=3.0)), hidden=False)
+    series = told(series, record(1, part("a", loss=None)), hidden=False)
+    assert series.train == Curve((0,), (1.5,))
+    assert series.learners == {"a": Curve((0,), (1.0,)), "b": Curve((0,), (3.0,))}
+    assert series.cosine == Curve((0,), (0.5,))
+    assert series.elapsed.values == (3.5, 7.0)
+    assert series.steps.values == (50.0, 100.0)
+    assert series.took_part == {"a": 2, "b": 1}
+
+
+def test_of_private_clients_only_counts_are_told() -> None:
+    metric = msgspec.structs.replace(part("a"), metrics={"accuracy": 0.5})
+    series = told(Series(), record(0, metric), hidden=True)
+    assert not series.train.rounds
+    assert not series.learners
+    assert not series.metrics
+    assert series.took_part == {"a": 1}
