@@ -19,12 +19,14 @@ from textual.filter import LineFilter
 from textual.message import Message
 from textual.screen import Screen
 
-from swarm.api import Job, RunState, Way, mount, note_crash
+from swarm.api import RunState, Way, mount, note_crash
 from tui import text
+from tui.asked import Question
 from tui.commands import KEYS, Place, bindings, key_names
 from tui.filters import Ascii, Styled
 from tui.messages import (
     RUNNING_JOB,
+    Answered,
     CommandEnded,
     Facts,
     HomePolled,
@@ -37,7 +39,7 @@ from tui.messages import (
     RunPolled,
     RunShown,
 )
-from tui.screens.dialogs import CANCEL, Ask, Choice, Option, Page
+from tui.screens.dialogs import CANCEL, Choice, Option, Page
 from tui.screens.home import HomeScreen
 from tui.screens.join import JoinScreen
 from tui.screens.lists import LiveScreen
@@ -46,7 +48,7 @@ from tui.screens.pages import fact_lines, help_lines, report_lines
 from tui.screens.palette import Palette
 from tui.screens.run import RunScreen
 from tui.transitions import Note
-from tui.view_run import program_words, resting
+from tui.view_run import program_words
 
 
 class FeedLike(Protocol):
@@ -56,6 +58,7 @@ class FeedLike(Protocol):
     def close(self) -> None: ...
     def show(self, at: RunAt | None) -> None: ...
     def check(self, at: RunAt | None, *, name: str = "") -> None: ...
+    def ask(self, question: Question) -> None: ...
     def mount(self, at: RunAt, way: Way) -> None: ...
     def add_peer(self, address: str) -> None: ...
     def rescan(self) -> None: ...
@@ -152,16 +155,21 @@ class SwarmApp(App[None]):
             return
         self._update()
 
+    @on(Answered)
+    def _answered(self, message: Answered) -> None:
+        if isinstance(self.screen, LiveScreen):
+            self.screen.answered(message)
+
     @on(CommandEnded)
     def _command_ended(self, message: CommandEnded) -> None:
         self._leaving.discard(message.what)
         if message.problem:
-            self._toast(f"could not {message.command}: {message.problem}", "error")
+            self.toast(f"could not {message.command}: {message.problem}", "error")
             self._quitting = False
         elif message.command == "add the peer":
-            self._toast(f"{message.what} is asked from now on")
+            self.toast(f"{message.what} is asked from now on")
         elif message.command in ("stop", "pause"):
-            self._toast(f"{message.command} was asked for: it takes effect at the next round")
+            self.toast(f"{message.command} was asked for: it takes effect at the next round")
         if self._quitting and not self._leaving:
             self.exit()
 
@@ -177,9 +185,9 @@ class SwarmApp(App[None]):
             if note.n > self._told:
                 self._told = note.n
                 if note.toast:
-                    self._toast(note.text, note.severity)
+                    self.toast(note.text, note.severity)
 
-    def _toast(self, words: str, severity: str = "information") -> None:
+    def toast(self, words: str, severity: str = "information") -> None:
         kind = severity if severity in ("warning", "error") else "information"
         self.notify(text.plain(words, 300), severity=kind, timeout=10 if kind == "error" else 5, markup=False)  # type: ignore[arg-type]
 
@@ -196,7 +204,7 @@ class SwarmApp(App[None]):
     def open_join(self, at: RunAt, state: RunState | None = None, *, name: str = "") -> None:
         """What stands between this machine and a run, then one key."""
         if state is not None and (program := program_words(state)):
-            self._toast(program)
+            self.toast(program)
             return
         self.join_shown = None
         name = text.plain(state.name if state is not None else name, 64)
@@ -212,7 +220,7 @@ class SwarmApp(App[None]):
         """Start the worker; the Run screen follows when it takes part."""
         if shown.joining.location is not None:
             self.feed.join(RunAt(shown.joining.location, shown.at.run))
-            self._toast(f"joining {text.plain(shown.joining.name, 40)}")
+            self.toast(f"joining {text.plain(shown.joining.name, 40)}")
 
     def begin_mount(self, shown: JoinShown) -> None:
         """Mount what is missing, once a person agrees if anybody may have said where it is."""
@@ -247,19 +255,7 @@ class SwarmApp(App[None]):
             self.feed.mount(at, way)
             return
         if problem:
-            self._toast(f"could not mount: {problem}", "error")
-
-    def ask_peer(self) -> None:
-        words = (
-            (("Another machine, by its name or address: studio.local, 192.168.1.7", ""),),
-            (("It must run swarm. Where the network lets machines find each other, this is not needed.", "dim"),),
-        )
-
-        def answered(answer: str | None) -> None:
-            if answer:
-                self.feed.add_peer(answer)
-
-        self.push_screen(Ask("Add a machine", words, placeholder="HOST or HOST:PORT"), answered)
+            self.toast(f"could not mount: {problem}", "error")
 
     def open_run(self, at: RunAt) -> None:
         if (run := self._run_screen) is not None:
@@ -298,15 +294,15 @@ class SwarmApp(App[None]):
                 subprocess.run([pbcopy], input=words.encode(), check=True, timeout=2)
         else:
             self.copy_to_clipboard(words)
-        self._toast("copied")
+        self.toast("copied")
 
     def action_picture(self) -> None:
         try:
             path = self.save_screenshot(path=str(self.pictures) if self.pictures else None)
         except OSError as error:
-            self._toast(f"could not save the picture: {error}", "error")
+            self.toast(f"could not save the picture: {error}", "error")
         else:
-            self._toast(f"picture saved: {path}")
+            self.toast(f"picture saved: {path}")
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         yield SystemCommand("theme", "Choose other colours, light ones among them.", self.action_change_theme)
@@ -323,66 +319,7 @@ class SwarmApp(App[None]):
                     press = partial(self.simulate_key, key.keys.split(",")[0])
                     yield SystemCommand(f"{key.label} ({key_names(key)})", key.help, press)
 
-    # Questions
-
-    def ask_stop(self, at: RunAt, state: RunState) -> None:
-        name = text.plain(state.name, 40)
-        words = (
-            ((f"Stop {name} for everybody?", "strong"),),
-            ((f"All its learners end, {len(state.live)} of them live now, on every machine.", ""),),
-            (("They report what they have, and that round is the last. What was trained stays.", "dim"),),
-        )
-
-        def answered(answer: str | None) -> None:
-            if answer == "stop":
-                self.feed.stop(at)
-
-        self.push_screen(Choice("Stop", words, (Option("stop", "Stop it for everybody"), CANCEL), focus="cancel"), answered)
-
-    def ask_pause(self, at: RunAt, state: RunState) -> None:
-        name = text.plain(state.name, 40)
-        if resting(state):
-            self.feed.resume(at)
-            self._toast(f"{name} goes on")
-            return
-        words = (
-            ((f"Let {name} rest?", "strong"),),
-            (("Its learners report what they have, then all machines wait until it is resumed.", ""),),
-        )
-
-        def answered(answer: str | None) -> None:
-            if answer == "pause":
-                self.feed.pause(at)
-
-        self.push_screen(Choice("Pause", words, (Option("pause", "Pause it for everybody"), CANCEL), focus="cancel"), answered)
-
-    def ask_drop(self, at: RunAt, state: RunState, learner: str) -> None:
-        who = text.plain(learner, 64)
-        words = (
-            ((f"Drop {who} from {text.plain(state.name, 40)}?", "strong"),),
-            (("It is asked to leave, and the others wait for it no more. It may join again.", ""),),
-        )
-
-        def answered(answer: str | None) -> None:
-            if answer == "drop":
-                self.feed.drop(at, learner)
-
-        self.push_screen(Choice("Drop", words, (Option("drop", f"Drop {who}"), CANCEL), focus="cancel"), answered)
-
-    def ask_leave(self, jobs: tuple[Job, ...]) -> None:
-        """All of this machine's jobs in one run."""
-        who = ", ".join(text.plain(job.learner, 64) for job in jobs)
-        words = (
-            ((f"Take {who} out of {text.plain(jobs[0].run_name, 64)}?", "strong"),),
-            (("The other machines go on. You can join again.", "dim"),),
-        )
-
-        def answered(answer: str | None) -> None:
-            if answer == "leave":
-                for job in jobs:
-                    self.feed.leave(job.id)
-
-        self.push_screen(Choice("Leave", words, (Option("leave", "Leave the run"), CANCEL), focus="cancel"), answered)
+    # Leaving
 
     def action_leave_app(self) -> None:
         jobs = [job for job in self.home.home.jobs if job.state in RUNNING_JOB] if self.home else []

@@ -1,28 +1,25 @@
-"""The feed: a daemon thread with an event loop of its own reads the mailboxes, and posts frozen snapshots to the app.
+"""The feed: reads the mailboxes on a thread of its own (tui/background.py), and posts frozen snapshots to the app.
 
-Whatever hangs, hangs here. The screens ask nothing back: they hand over a command and get a message when it has ended.
+The screens ask nothing back: they hand over a command and get a message when it has ended.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, TypeVar
-
-from textual.message import Message
 
 from swarm.api import Home, Job, RunState, Sightings, Way
 from swarm.api import doctor as doctors
 from tui import text
+from tui.asked import Question
+from tui.background import Background, in_thread
 from tui.messages import (
     RUNNING_JOB,
+    Answered,
     CommandEnded,
-    Facts,
     HomePolled,
     HomeShown,
     JoinPolled,
@@ -37,7 +34,6 @@ from tui.messages import (
 from tui.sources import Api, Doctor, HomeSource, Near
 from tui.transitions import Note, home_notes, mailbox_notes, run_notes
 
-T = TypeVar("T")
 HOME_S = 2.0  # between two looks at all mailboxes
 RUN_S = 1.0  # between two looks at the run on screen
 KEPT = 300  # log lines and notes kept
@@ -45,7 +41,7 @@ _LINE = 400  # characters of a log line
 _TONES = {"information": "", "warning": "warn", "error": "bad"}
 
 
-class Feed:
+class Feed(Background):
     """`mailboxes`: locations to follow; None: those of the settings. `clock` is monotonic, `wall` the local time of day."""
 
     def __init__(
@@ -59,15 +55,14 @@ class Feed:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], str] = lambda: time.strftime("%H:%M:%S"),
     ) -> None:
+        super().__init__(wall=wall)
         self._api, self._mailboxes, self._doctor = api, mailboxes, doctor
         self._home_s, self._run_s = home_s, run_s
-        self._clock, self._wall = clock, wall
-        self._post: Callable[[Message], object] = lambda message: None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._clock = clock
         self._rescan = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._following: asyncio.Task[None] | None = None
         self._checking: asyncio.Task[None] | None = None
+        self._asked: dict[type[Question], asyncio.Task[None]] = {}
         self._mounting = False
         self._near: Near | None = None
         self._examining: asyncio.Task[None] | None = None
@@ -75,22 +70,8 @@ class Feed:
         self._home: Home | None = None
         self._sightings = Sightings()
         self._noted = 0
-        self._facts = Facts()
-        self._problem = ""  # of the last call that went wrong
 
     # Called by the app, on its thread.
-
-    def start(self, post: Callable[[Message], object]) -> None:
-        """Begin; `post` must be safe to call from another thread."""
-        self._post = post
-        self._loop = loop = asyncio.new_event_loop()
-        loop.call_soon(self._spawn, self._follow_home())
-        threading.Thread(target=loop.run_forever, name="feed", daemon=True).start()
-
-    def close(self) -> None:
-        """End without waiting: a call that hangs on a share keeps nobody."""
-        self._post = lambda message: None
-        self._call(lambda: asyncio.ensure_future(self._end()))
 
     def show(self, at: RunAt | None) -> None:
         """Follow this run beside the mailboxes, and no other."""
@@ -106,6 +87,10 @@ class Feed:
     def examine(self) -> None:
         """Look at this machine, its network and the mailboxes, unless that is under way."""
         self._call(self._examine)
+
+    def ask(self, question: Question) -> None:
+        """Find the answer, which comes as a message; an older question of the same class is dropped."""
+        self._call(self._ask, question)
 
     def join(self, at: RunAt) -> None:
         """`at` must name the mailbox's folder, which is remembered."""
@@ -138,29 +123,26 @@ class Feed:
     def drop(self, at: RunAt, learner: str) -> None:
         self._command("drop", at.run, lambda: self._api.drop_learner(at.mailbox, at.run, learner))
 
-    @property
-    def facts(self) -> Facts:
-        return self._facts
-
     # On the feed's own thread from here on.
 
-    def _call(self, callback: Callable[..., object], *args: object) -> None:
-        with contextlib.suppress(RuntimeError):  # closed already
-            if self._loop is not None:
-                self._loop.call_soon_threadsafe(callback, *args)
+    def _begin(self) -> None:
+        self._spawn(self._follow_home())
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+    def _commanded(self) -> None:
+        self._rescan.set()
 
-    async def _end(self) -> None:
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-        asyncio.get_running_loop().stop()
+    def _ask(self, question: Question) -> None:
+        if (older := self._asked.get(type(question))) is not None:
+            older.cancel()
+        self._asked[type(question)] = self._spawn(self._answer(question))
+
+    async def _answer(self, question: Question) -> None:
+        value, problem = None, ""
+        try:
+            value = await question.answer(self._api)
+        except Exception as error:  # whoever asked must read it
+            problem = text.plain(str(error) or type(error).__name__, 500)
+        self._post(Answered(question, value, problem))
 
     def _show(self, at: RunAt | None) -> None:
         if self._following is not None:
@@ -187,18 +169,6 @@ class Feed:
         if self._near is not None:
             self._near.add(address)
             await in_thread(self._api.remember_peer, address)
-
-    def _command(self, command: Any, what: str, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        async def run() -> None:
-            problem = ""
-            try:
-                await work()
-            except Exception as error:  # whatever it is, the person who pressed the key must read it
-                problem = text.plain(str(error) or type(error).__name__, 500)
-            self._post(CommandEnded(command, what, problem))
-            self._rescan.set()
-
-        self._call(lambda: self._spawn(run()))
 
     async def _follow_home(self) -> None:
         watch = self._api.HomeWatch(self._mailboxes)
@@ -339,16 +309,6 @@ class Feed:
         jobs = await self._tried(in_thread(self._api.jobs)) or ()
         return tuple(job for job in jobs if job.run == at.run)
 
-    async def _tried(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """The result, or None and a line among the facts: nothing that goes wrong here may end the feed."""
-        try:
-            return await work
-        except Exception as error:
-            self._problem = text.plain(str(error) or type(error).__name__, 500)
-            line = text.plain(f"{self._wall()} {type(error).__name__}: {error}", 500)
-            self._facts = replace(self._facts, errors=(*self._facts.errors, line)[-5:])
-            return None
-
     def _numbered(self, notes: Iterable[Note]) -> list[Note]:
         numbered = []
         for note in notes:
@@ -363,29 +323,3 @@ def fresh_lines(before: tuple[str, ...], after: tuple[str, ...]) -> tuple[str, .
         if before[-known:] == after[:known]:
             return after[known:]
     return after
-
-
-async def in_thread(call: Callable[..., T], *args: object) -> T:
-    """Run a blocking call on a daemon thread: the default executor's threads are joined at exit, and one that hangs would
-    hold the exit up."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def settle(result: T | None, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(result)  # type: ignore[arg-type]
-        else:
-            future.set_exception(error)
-
-    def run() -> None:
-        try:
-            outcome: tuple[T | None, BaseException | None] = (call(*args), None)
-        except Exception as error:
-            outcome = (None, error)
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(settle, *outcome)
-
-    threading.Thread(target=run, name="feed-call", daemon=True).start()
-    return await future

@@ -132,3 +132,11 @@ class CommandEnded(Message):
     def __init__(self, command: Command, what: str, problem: str = "") -> None:
         super().__init__()
         self.command, self.what, self.problem = command, what, problem
+
+
+class Answered(Message):
+    """What the feed found on a question (tui/asked.py): `problem` says why there is no `value`."""
+
+    def __init__(self, question: object, value: object = None, problem: str = "") -> None:
+        super().__init__()
+        self.question, self.value, self.problem = question, value, problem

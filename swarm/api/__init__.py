@@ -53,8 +53,8 @@ from swarm.core.rankview import OPEN_RING, Checked, Progress, RankView, checked,
 from swarm.core.records import Beat, EvalRecord, LearnerRecord, Participant, Rejected, Role, RoundRecord, Snapshot
 from swarm.core.sentences import norms, refusal, trained
 from swarm.core.sentences import settings as settings_words
-from swarm.core.sightings import SeenPeer, SeenRun, Sightings
 from swarm.core.series import Curve, Series
+from swarm.core.sightings import SeenPeer, SeenRun, Sightings
 from swarm.core.specs import Algorithm, DiLoCo, FedAvg, private
 from swarm.core.state import LearnerView, RunState, participants, rejections, train_loss
 from swarm.core.ticks import Tick

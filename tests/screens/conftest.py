@@ -513,6 +513,9 @@ class PlayedFeed:
         if at is not None and self.joining is not None:
             self._post(JoinPolled(self.joining))
 
+    def ask(self, question: object) -> None:
+        self.asked.append(("ask", question))
+
     def mount(self, at: RunAt, way: object) -> None:
         self.asked.append(("mount", at))
 

@@ -10,7 +10,7 @@ from textual.containers import Vertical
 from textual.reactive import reactive
 
 from swarm.api import Job, RunState
-from tui import view_home
+from tui import questions, view_home
 from tui.commands import Place, bindings
 from tui.messages import RUNNING_JOB, HomeShown, RunAt
 from tui.screens.lists import ListScreen
@@ -149,15 +149,15 @@ class HomeScreen(ListScreen):
             self.app.open_join(entry.at, entry.state, name=entry.name)
 
     def action_peer(self) -> None:
-        self.app.ask_peer()
+        questions.ask_peer(self.app)
 
     def action_stop(self) -> None:
         if (at := self.selected) and (state := self._state):
-            self.app.ask_stop(at, state)
+            questions.ask_stop(self.app, at, state)
 
     def action_pause(self) -> None:
         if (at := self.selected) and (state := self._state):
-            self.app.ask_pause(at, state)
+            questions.ask_pause(self.app, at, state)
 
     def action_network(self) -> None:
         self.app.open_network()

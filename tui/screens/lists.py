@@ -7,6 +7,7 @@ from typing import ClassVar
 from textual.screen import Screen
 
 from tui.commands import Place
+from tui.messages import Answered
 from tui.screens.dialogs import FilterBar
 from tui.widgets.table import Table
 from tui.widgets.toned import Toned
@@ -29,6 +30,9 @@ class LiveScreen(Screen[None]):
     def update(self) -> None:
         """Show the newest snapshot."""
         raise NotImplementedError
+
+    def answered(self, message: Answered) -> None:
+        """The feed has an answer, perhaps to another screen's question."""
 
 
 class ListScreen(LiveScreen):

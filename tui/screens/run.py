@@ -9,7 +9,7 @@ from textual.containers import Horizontal
 from textual.reactive import reactive
 
 from swarm.api import RunState, private
-from tui import view_clients, view_ranks, view_rounds, view_run
+from tui import questions, view_clients, view_ranks, view_rounds, view_run
 from tui.commands import Place, bindings
 from tui.messages import RunAt, RunShown
 from tui.screens.dialogs import Page
@@ -158,22 +158,22 @@ class RunScreen(ListScreen):
 
     def action_leave(self) -> None:
         if self.shown and self.shown.running:
-            self.app.ask_leave(self.shown.running)
+            questions.ask_leave(self.app, self.shown.running)
 
     def action_stop(self) -> None:
         if self.shown:
-            self.app.ask_stop(self.at, self.shown.state)
+            questions.ask_stop(self.app, self.at, self.shown.state)
 
     def action_pause(self) -> None:
         if self.shown:
-            self.app.ask_pause(self.at, self.shown.state)
+            questions.ask_pause(self.app, self.at, self.shown.state)
 
     def action_drop(self) -> None:
         if not self.shown:
             return
         chosen = self.query_one("#learners", Table).cursor
         if chosen in view_run.droppable(self.shown.state):
-            self.app.ask_drop(self.at, self.shown.state, chosen)
+            questions.ask_drop(self.app, self.at, self.shown.state, chosen)
         else:
             self.app.notify("put the cursor on a learner that takes part", markup=False)
 

@@ -1,0 +1,17 @@
+"""What a screen asks the feed once: a question knows how it is answered, on the feed's thread, and its answer comes as a
+message to the screen in front."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tui.sources import Api
+
+
+@dataclass(frozen=True)
+class Question:
+    """Values only. A newer one of its class takes the place of one that has no answer yet."""
+
+    async def answer(self, api: Api) -> object:
+        """Raises whatever goes wrong: the screen gets it in words."""
+        raise NotImplementedError

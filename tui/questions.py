@@ -1,0 +1,90 @@
+"""What is asked before anything that matters: each of these opens a dialog, and does what the answer says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from swarm.api import Job, RunState
+from tui import text
+from tui.messages import RunAt
+from tui.screens.dialogs import CANCEL, Ask, Choice, Option
+from tui.view_run import resting
+
+if TYPE_CHECKING:
+    from tui.app import SwarmApp
+
+
+def ask_peer(app: SwarmApp) -> None:
+    words = (
+        (("Another machine, by its name or address: studio.local, 192.168.1.7", ""),),
+        (("It must run swarm. Where the network lets machines find each other, this is not needed.", "dim"),),
+    )
+
+    def answered(answer: str | None) -> None:
+        if answer:
+            app.feed.add_peer(answer)
+
+    app.push_screen(Ask("Add a machine", words, placeholder="HOST or HOST:PORT"), answered)
+
+
+def ask_stop(app: SwarmApp, at: RunAt, state: RunState) -> None:
+    name = text.plain(state.name, 40)
+    words = (
+        ((f"Stop {name} for everybody?", "strong"),),
+        ((f"All its learners end, {len(state.live)} of them live now, on every machine.", ""),),
+        (("They report what they have, and that round is the last. What was trained stays.", "dim"),),
+    )
+
+    def answered(answer: str | None) -> None:
+        if answer == "stop":
+            app.feed.stop(at)
+
+    app.push_screen(Choice("Stop", words, (Option("stop", "Stop it for everybody"), CANCEL), focus="cancel"), answered)
+
+
+def ask_pause(app: SwarmApp, at: RunAt, state: RunState) -> None:
+    name = text.plain(state.name, 40)
+    if resting(state):
+        app.feed.resume(at)
+        app.toast(f"{name} goes on")
+        return
+    words = (
+        ((f"Let {name} rest?", "strong"),),
+        (("Its learners report what they have, then all machines wait until it is resumed.", ""),),
+    )
+
+    def answered(answer: str | None) -> None:
+        if answer == "pause":
+            app.feed.pause(at)
+
+    app.push_screen(Choice("Pause", words, (Option("pause", "Pause it for everybody"), CANCEL), focus="cancel"), answered)
+
+
+def ask_drop(app: SwarmApp, at: RunAt, state: RunState, learner: str) -> None:
+    who = text.plain(learner, 64)
+    words = (
+        ((f"Drop {who} from {text.plain(state.name, 40)}?", "strong"),),
+        (("It is asked to leave, and the others wait for it no more. It may join again.", ""),),
+    )
+
+    def answered(answer: str | None) -> None:
+        if answer == "drop":
+            app.feed.drop(at, learner)
+
+    app.push_screen(Choice("Drop", words, (Option("drop", f"Drop {who}"), CANCEL), focus="cancel"), answered)
+
+
+def ask_leave(app: SwarmApp, jobs: tuple[Job, ...]) -> None:
+    """All of this machine's jobs in one run."""
+    who = ", ".join(text.plain(job.learner, 64) for job in jobs)
+    words = (
+        ((f"Take {who} out of {text.plain(jobs[0].run_name, 64)}?", "strong"),),
+        (("The other machines go on. You can join again.", "dim"),),
+    )
+
+    def answered(answer: str | None) -> None:
+        if answer == "leave":
+            for job in jobs:
+                app.feed.leave(job.id)
+
+    app.push_screen(Choice("Leave", words, (Option("leave", "Leave the run"), CANCEL), focus="cancel"), answered)
