@@ -42,7 +42,9 @@ from swarm.tape import Tape
 
 HANG_S = 5.0  # a call under way for so long counts as a lost share
 LOOK_S = 0.5  # how often a poll under way looks for one
-ROUNDS_A_POLL = 2000  # of a long history, so that a screen shows something soon
+ROUNDS_A_POLL = 2000  # of a long history, so that a screen shows something soon,
+PARTICIPANTS_A_POLL = 30_000  # and no more rounds than have so many together: a record of 300 is read in a millisecond or two
+EVALS_A_POLL = 2000
 EVALS_BACK = 64  # an evaluation may be written some rounds after its round
 
 
@@ -64,8 +66,13 @@ class Home(msgspec.Struct, frozen=True, kw_only=True):
 class RunWatch:
     """Follows one run. One poll at a time."""
 
-    def __init__(self, mailbox: str, run: str, *, history: bool = True, store: Mailbox | None = None) -> None:
-        """`run`: id. `history`: read all round records; otherwise the newest only. `store`: the mailbox, if it is open."""
+    def __init__(
+        self, mailbox: str, run: str, *, history: bool = True, keep: int | None = None, store: Mailbox | None = None
+    ) -> None:
+        """`run`: id. `history`: read all round records; otherwise the newest only. `keep`: so many of the newest records stay
+        whole, and of older ones what curves need; None: all do. `store`: the mailbox, if it is open."""
+        if keep is not None and keep < EVALS_BACK:
+            raise ValueError(f"keep must be >= {EVALS_BACK}, got {keep}")
         self._location, self._run, self._history = mailbox, run, history
         self._mailbox = store
         self._opened = store is not None
@@ -75,8 +82,9 @@ class RunWatch:
         self._polling: asyncio.Task[None] | None = None
         self._snapshots: dict[str, Snapshot | None] = {}  # of the open round, by key
         self._claims: tuple[int, dict[str, dict[int, Claim]]] = (0, {})  # a round, and those on its clients
-        self.behind = False  # whether rounds are committed that the last poll left for the next one
-        self.state = RunState(run=run)
+        self._evaluated = 0  # the newest round whose evaluation was looked at
+        self.behind = False  # whether something of the history is there that the last poll left for the next one
+        self.state = RunState(run=run, keep=keep if history else 0)
 
     async def poll(self) -> RunState:
         """The run now, or, of a history that takes long to read, as far as it was read. A share that does not answer is
@@ -168,14 +176,16 @@ class RunWatch:
         newest = await (tape.newest_round() if last < 0 else tape.rounds_after(last))
         first = last + 1 if self._history else max(last + 1, newest)
         self.behind = first <= newest
+        participants = 0
         for round in range(first, min(newest, first + ROUNDS_A_POLL) + 1):
             record = await tape.round(round)
             if record is None:  # listed, and not there to be read yet
                 self.behind = False
                 return
-            if not self._history and self.state.rounds:
-                self.state = msgspec.structs.replace(self.state, rounds=())
             self._apply(state.RoundRead(record))
+            participants += len(record.participants)
+            if participants >= PARTICIPANTS_A_POLL:
+                break
         self.behind = self.state.open_round <= newest
 
     async def _read_round(self, tape: Tape) -> None:
@@ -200,13 +210,14 @@ class RunWatch:
 
     async def _read_evals(self, tape: Tape) -> None:
         known = {e.round for e in self.state.evals}
-        after = max(known, default=0) - EVALS_BACK
-        for round in await tape.evals_after(after):
-            if round not in known:
-                with contextlib.suppress(MailboxCorrupt):
-                    record = await tape.eval(round)
-                    if record is not None:
-                        self._apply(state.EvalRead(record))
+        new = [round for round in await tape.evals_after(self._evaluated - EVALS_BACK) if round not in known]
+        self.behind = self.behind or len(new) > EVALS_A_POLL
+        for round in new[:EVALS_A_POLL]:
+            with contextlib.suppress(MailboxCorrupt):
+                record = await tape.eval(round)
+                if record is not None:
+                    self._apply(state.EvalRead(record))
+            self._evaluated = max(self._evaluated, round)
 
     async def _read_clients(self, tape: Tape, spec: FedAvg) -> None:
         """Who trains which client of the open round."""

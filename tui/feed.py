@@ -31,12 +31,13 @@ from tui.messages import (
     RunPolled,
     RunShown,
 )
-from tui.sources import Api, Doctor, HomeSource, Near
+from tui.sources import Api, Doctor, HomeSource, Near, RunSource
 from tui.transitions import Note, home_notes, mailbox_notes, run_notes
 
 HOME_S = 2.0  # between two looks at all mailboxes
 RUN_S = 1.0  # between two looks at the run on screen
 KEPT = 300  # log lines and notes kept
+ROUNDS_KEPT = 256  # round records and evaluations that stay whole; of all others there are curves
 _LINE = 400  # characters of a log line
 _TONES = {"information": "", "warning": "warn", "error": "bad"}
 
@@ -249,7 +250,7 @@ class Feed(Background):
             self._post(NetworkPolled(now))
 
     async def _follow_run(self, at: RunAt) -> None:
-        watch = self._api.RunWatch(at.mailbox, at.run)
+        watch = self._api.RunWatch(at.mailbox, at.run, keep=ROUNDS_KEPT)
         shown = RunShown(at=at, state=RunState(run=at.run), now_s=self._clock())
         seen: RunState | None = None
         tail: tuple[str, ...] = ()
@@ -259,7 +260,7 @@ class Feed(Background):
         try:
             while True:
                 began_s = self._clock()
-                polling = polling or asyncio.get_running_loop().create_task(self._tried(watch.poll()))
+                polling = polling or asyncio.get_running_loop().create_task(self._polled(watch))
                 await asyncio.wait({polling}, timeout=self._run_s)
                 now_s = self._clock()
                 if polling.done():
@@ -289,6 +290,14 @@ class Feed(Background):
         finally:
             if polling is not None:
                 polling.cancel()
+
+    async def _polled(self, watch: RunSource) -> RunState | None:
+        """The run now; of a long history as much as can be read until the next snapshot is due."""
+        until_s = self._clock() + self._run_s
+        while True:
+            state = await self._tried(watch.poll())
+            if state is None or state.lost or not watch.behind or self._clock() >= until_s:
+                return state
 
     async def _follow_join(self, at: RunAt, name: str) -> None:
         watch = self._api.JoinWatch(at.run, name=name, location=at.mailbox or None)

@@ -101,13 +101,14 @@ def _learner_notes(before: RunState, after: RunState) -> Iterator[Note]:
 
 
 def _round_notes(before: RunState, after: RunState) -> Iterator[Note]:
-    new = [r for r in after.rounds if r.round >= before.open_round]
-    if (not before.rounds and len(new) > 1) or len(new) > _CATCH_UP:
-        yield Note(f"{text.count(len(new), 'round')} read", toast=False)
+    count = after.open_round - before.open_round  # only the newest records stay
+    if (not before.rounds and count > 1) or count > _CATCH_UP:
+        yield Note(f"{text.count(count, 'round')} read", toast=False)
         return
+    new = after.rounds[len(after.rounds) - count :]
     evals = {e.round: e for e in after.evals}
     spec = after.manifest.algorithm if after.manifest is not None else DiLoCo()
-    records = {r.round: r for r in after.rounds[-len(new) - 1 :]}
+    records = {r.round: r for r in after.rounds[-count - 1 :]}
     for record in new:
         words = round_closed(record, evals.get(record.round), spec, records.get(record.round - 1))
         yield Note(words, "warning" if record.rejected else "information", toast=False)

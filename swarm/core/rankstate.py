@@ -6,11 +6,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
 from swarm.core.finetune import FineTune
+from swarm.core.keeping import firsts, stride_for
 from swarm.core.ranks import (
     EvalPoint,
     GenerationEnd,
@@ -28,6 +29,7 @@ from swarm.core.records import Beat, RankBeat
 DETAILED = 2  # newest generations whose members and probes are kept: one may be under way while the next one gathers
 RECENT = 10  # reports that a speed is estimated from
 Told: TypeAlias = TrainPoint | EvalPoint
+P = TypeVar("P", bound=TrainPoint | EvalPoint)
 WAITING = "waiting for "
 
 
@@ -107,8 +109,9 @@ class Ranks(msgspec.Struct, frozen=True, kw_only=True):
         return next((g for g in reversed(self.generations) if g.generation == generation), None)
 
 
-def found(state: Ranks, new: Generation) -> Ranks:
-    """With what was newly read of a generation. What is known stays: no record ever changes."""
+def found(state: Ranks, new: Generation, *, keep: int | None = None) -> Ranks:
+    """With what was newly read of a generation. What is known stays: no record ever changes. `keep`: of the newest reports
+    so many, and older ones thinned; None: all."""
     old = state.find(new.generation) or Generation(generation=new.generation)
     after = msgspec.structs.replace(
         old,
@@ -119,11 +122,11 @@ def found(state: Ranks, new: Generation) -> Ranks:
         started=tuple(sorted({*old.started, *new.started})),
         end=old.end or new.end,
     )
-    return _counted(_put(state, after)) if after.plan is not old.plan else _put(state, after)
+    return _counted(_put(state, after), keep) if after.plan is not old.plan else _put(state, after)
 
 
-def logged(state: Ranks, log: Log) -> Ranks:
-    """With parts of a log: those that come next, without a gap."""
+def logged(state: Ranks, log: Log, *, keep: int | None = None) -> Ranks:
+    """With parts of a log: those that come next, without a gap. `keep` as in `found`."""
     old = state.find(log.generation) or Generation(generation=log.generation)
     points, evals, shares, parts = list(old.points), list(old.evals), old.shares, old.parts
     if log.alone and log.parts:
@@ -138,7 +141,7 @@ def logged(state: Ranks, log: Log) -> Ranks:
     if parts == old.parts:
         return state
     after = msgspec.structs.replace(old, points=tuple(points), evals=tuple(evals), shares=shares, parts=parts)
-    return _counted(_put(state, after))
+    return _counted(_put(state, after), keep)
 
 
 def saved(state: Ranks, checkpoints: Sequence[JobCheckpoint]) -> Ranks:
@@ -190,7 +193,9 @@ def told(state: Ranks) -> Iterator[tuple[int, Told]]:
                 yield generation.generation, evaluated
 
 
-def _counted(state: Ranks) -> Ranks:
+def _counted(state: Ranks, keep: int | None) -> Ranks:
+    if keep is not None:
+        state = _thinned(state, keep)
     points: list[TrainPoint] = []
     evals: dict[tuple[str, int], EvalPoint] = {}  # a generation may evaluate what the one before it did, too
     for _, point in told(state):
@@ -201,6 +206,30 @@ def _counted(state: Ranks) -> Ranks:
                 evals[point.part, point.iteration] = point
     by_iteration = sorted(evals.values(), key=lambda e: (e.iteration, e.part == "test"))
     return msgspec.structs.replace(state, points=tuple(points), evals=tuple(by_iteration))
+
+
+def _thinned(state: Ranks, keep: int) -> Ranks:
+    """The last `keep` reports of the newest generation that has any, and of all others, whatever their generation, so many
+    that memory is bounded; evaluations likewise."""
+    newest = max((g.generation for g in state.generations if g.points), default=-1)
+
+    def older(g: Generation, points: tuple[P, ...]) -> tuple[P, ...]:
+        return points[: max(0, len(points) - keep)] if g.generation == newest else points
+
+    by_points = stride_for([p.iteration for g in state.generations for p in older(g, g.points)])
+    by_evals = stride_for([e.iteration for g in state.generations for e in older(g, g.evals)])
+    if by_points == by_evals == 1:
+        return state
+
+    def thin(g: Generation, points: tuple[P, ...], stride: int) -> tuple[P, ...]:
+        old = older(g, points)
+        return (*firsts(old, lambda p: p.iteration, stride), *points[len(old) :])
+
+    generations = tuple(
+        msgspec.structs.replace(g, points=thin(g, g.points, by_points), evals=thin(g, g.evals, by_evals))
+        for g in state.generations
+    )
+    return msgspec.structs.replace(state, generations=generations)
 
 
 def iteration_s(state: Ranks) -> float | None:

@@ -6,6 +6,7 @@ Everything here is a value; time comes with the events, and is this observer's m
 from __future__ import annotations
 
 import bisect
+from functools import cached_property
 from typing import Literal, TypeAlias, assert_never
 
 import msgspec
@@ -13,6 +14,7 @@ import msgspec
 from swarm.core import rankstate
 from swarm.core.controls import Effect, effect
 from swarm.core.finetune import FineTune
+from swarm.core.keeping import kept_evals, kept_rounds
 from swarm.core.lease import BeatId, Leases, leases
 from swarm.core.manifest import Manifest
 from swarm.core.participation import ClientView, Tally, tallied, views, wanted
@@ -73,13 +75,14 @@ class LearnerView(msgspec.Struct, frozen=True, kw_only=True):
         return str(self.beat.phase) if self.live else "silent"
 
 
-class RunState(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything known of one run."""
+class RunState(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """Everything known of one run. What is concluded from it is concluded once: a screen asks for every learner."""
 
     run: str
     manifest: Manifest | None = None
-    rounds: tuple[RoundRecord, ...] = ()  # contiguous, oldest first; a list of runs reads only the newest
-    evals: tuple[EvalRecord, ...] = ()  # by round
+    keep: int | None = None  # newest round records, evaluations and reports that stay whole; None: all; 0: a list of runs
+    rounds: tuple[RoundRecord, ...] = ()  # contiguous, oldest first, and no more than `keep`; of a list of runs the newest
+    evals: tuple[EvalRecord, ...] = ()  # by round; those older than the newest `keep` thinned, and without what is large
     learners: tuple[LearnerView, ...] = ()  # by learner id
     controls: tuple[Control, ...] = ()
     reported: tuple[Snapshot, ...] = ()  # snapshots seen for the open round
@@ -104,27 +107,27 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     def open_round(self) -> int:
         return self.rounds[-1].round + 1 if self.rounds else 0
 
-    @property
+    @cached_property
     def live(self) -> tuple[LearnerView, ...]:
         return tuple(v for v in self.learners if v.live)
 
-    @property
+    @cached_property
     def tokens_per_s(self) -> float:
         return sum(v.beat.tokens_per_s for v in self.live if v.beat)
 
-    @property
+    @cached_property
     def trainers(self) -> tuple[LearnerView, ...]:
         """Who is live, trains, was not dropped, and does not hold still for its owner."""
         return tuple(v for v in self.live if v.role != "syncer" and self.dropped_by(v) is None and not v.held)
 
-    @property
+    @cached_property
     def sampled(self) -> tuple[str, ...]:
         """The clients of FedAvg that train in the open round, sorted."""
         if self.manifest is None:
             return ()
         return wanted(self.manifest, self.rounds[-1] if self.rounds else None, self.sample)
 
-    @property
+    @cached_property
     def clients(self) -> tuple[ClientView, ...]:
         """Those of FedAvg, by their ids."""
         if self.manifest is None:
@@ -138,7 +141,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
             live=frozenset(v.learner for v in self.live),
         )
 
-    @property
+    @cached_property
     def effect(self) -> Effect:
         """What the control records come to: those in effect are named by a round record, or nobody is live to write one."""
         # A run paused while nobody was live has no round record that says so: its learners do.
@@ -151,12 +154,12 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         now = self.effect
         return now.dropped[view.learner][1] if now.is_dropped(view.learner, view.incarnation) else None
 
-    @property
+    @cached_property
     def total_rounds(self) -> int | None:
         """How many rounds the run has, extensions included, and at least those that it has had; None: until it is stopped."""
         return self._at_least_had(self.effect.rounds)
 
-    @property
+    @cached_property
     def asked_rounds(self) -> int | None:
         """How many it will have once everything that was asked for is in effect."""
         return self._at_least_had(self._effect(len(self.controls)).rounds)
@@ -178,7 +181,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         rounds = None if self.manifest is None else self.manifest.rounds
         return effect(self.controls, rounds=rounds, committed=self.open_round, named=named)
 
-    @property
+    @cached_property
     def phase(self) -> RunPhase:
         if self.manifest is None:
             return "unknown"
@@ -195,7 +198,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
             return "idle"
         return "waiting" if self.waits_for else "running"
 
-    @property
+    @cached_property
     def waits_for(self) -> str:
         """Whom the open round needs before it can close, or what keeps a data-parallel job from training, in words; '' while
         nothing does."""
@@ -210,14 +213,14 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
             return f"{missing} more learner{'s' if missing > 1 else ''}"
         return "a syncer" if all(v.role == "learner" for v in self.live) else ""
 
-    @property
+    @cached_property
     def waiting(self) -> str:
         """What the run waits for, in words of which some may be another machine's: 'waiting for …'; '' while it does not."""
         if self.manifest is not None and self.live and isinstance(self.manifest.algorithm, FineTune):
             return rankstate.waiting(self.ranks, self.manifest.algorithm, [v.beat for v in self.trainers if v.beat])
         return f"{rankstate.WAITING}{self.waits_for}" if self.waits_for else ""
 
-    @property
+    @cached_property
     def phase_is_certain(self) -> bool:
         """Whether watching longer cannot change whether somebody is live: a beat has moved, all were released, or a lease
         has passed."""
@@ -316,19 +319,20 @@ def apply(state: RunState, event: Event) -> RunState:
             fold = state.leases or _watching(manifest)
             return _with(state, manifest=manifest, leases=fold)
         case RoundRead(record):
-            if state.rounds and record.round != state.open_round:
+            # A list of runs reads the newest record only, whichever it has read before.
+            if state.rounds and record.round != state.open_round and (state.keep != 0 or record.round < state.open_round):
                 return state
             waiting = tuple(s for s in state.reported if s.round > record.round)
             federated = state.manifest is not None and isinstance(state.manifest.algorithm, FedAvg)
             tallies = tallied(state.tallies, record) if federated else {}
-            rounds = (*state.rounds, record)
+            rounds = kept_rounds((*state.rounds, record), state.keep)
             hidden = state.manifest is not None and private(state.manifest.algorithm)
-            series = told(state.series, record, hidden=hidden)
+            series = state.series if state.keep == 0 else told(state.series, record, hidden=hidden)
             return _with(state, rounds=rounds, series=series, reported=waiting, tallies=tallies, claims={}, sample=())
         case EvalRead(record):
             at = bisect.bisect_left(state.evals, record.round, key=lambda e: e.round)
             after = at + (at < len(state.evals) and state.evals[at].round == record.round)
-            return _with(state, evals=(*state.evals[:at], record, *state.evals[after:]))
+            return _with(state, evals=kept_evals((*state.evals[:at], record, *state.evals[after:]), state.keep))
         case LearnerRead(record):
             old = _learner(state, record.learner)
             if old.record and old.record.incarnation > record.incarnation:
@@ -348,9 +352,9 @@ def apply(state: RunState, event: Event) -> RunState:
             newest = {client: by_number[max(by_number)] for client, by_number in claims.items() if by_number}
             return _with(state, claims=newest, sample=sample)
         case rankstate.Generation():
-            return _with(state, ranks=rankstate.found(state.ranks, event))
+            return _with(state, ranks=rankstate.found(state.ranks, event, keep=state.keep))
         case rankstate.Log():
-            return _with(state, ranks=rankstate.logged(state.ranks, event))
+            return _with(state, ranks=rankstate.logged(state.ranks, event, keep=state.keep))
         case CheckpointsRead(records):
             return _with(state, ranks=rankstate.saved(state.ranks, records))
         case Polled(now_s, beats, gone):

@@ -13,6 +13,7 @@ import pytest
 
 from swarm import api, watch
 from swarm.core.errors import FormatMismatch, MailboxUnavailable, RunNotFound
+from swarm.core.keys import RunKeys
 from swarm.core.specs import DiLoCo
 from swarm.host.paths import settings_file
 from swarm.mailbox.folder import FolderMailbox
@@ -20,7 +21,7 @@ from swarm.mailbox.memory import MemoryMailbox, MemoryStore
 from swarm.mailbox.waiting import in_time
 from swarm.manifests import read_manifest
 from swarm.watch import HANG_S, LOOK_S, HomeWatch, RunWatch
-from tests.integration.handmade import make_mailbox, make_run, manifest_of_another_format, write_rounds
+from tests.integration.handmade import evaluate, make_mailbox, make_run, manifest_of_another_format, write_rounds
 from tests.integration.simulation import Learner, Machines, new_run, together, virtually
 
 T = TypeVar("T")
@@ -269,6 +270,70 @@ def test_a_long_history_is_read_in_bounded_polls_and_only_once(tmp_path: Path) -
         now = await newest.poll()
         assert ([r.round for r in now.rounds], now.open_round) == ([2999], 3000)
         assert mailbox.reads <= 2
+
+    asyncio.run(main())
+
+
+def test_a_screen_keeps_the_newest_records_and_the_curves_of_all(tmp_path: Path) -> None:
+    location = make_mailbox(tmp_path / "m")
+    manifest = make_run(location, "mlp-one", "aaaa1111")
+    write_rounds(location, manifest, 300)
+    for round in range(0, 300, 3):
+        evaluate(location, "aaaa1111", round)
+
+    async def main() -> None:
+        kept, whole = RunWatch(location, "aaaa1111", keep=64), RunWatch(location, "aaaa1111")
+        now, then = await kept.poll(), await whole.poll()
+        assert [r.round for r in now.rounds] == list(range(236, 300))
+        assert (len(then.rounds), now.open_round) == (300, 300)
+        assert now.series == then.series
+        assert len(now.series.train.rounds) == 300
+        assert [(e.round, e.loss, e.metrics) for e in now.evals] == [(e.round, e.loss, e.metrics) for e in then.evals]
+        assert [bool(e.confusion) for e in now.evals] == [False] * 36 + [True] * 64
+        evaluate(location, "aaaa1111", 298)
+        assert [e.round for e in (await kept.poll()).evals] == [*range(0, 298, 3), 298]
+
+    asyncio.run(main())
+    with pytest.raises(ValueError, match="keep must be"):
+        RunWatch(location, "aaaa1111", keep=10)
+
+
+def test_a_history_of_many_participants_is_read_by_fewer_rounds_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    location = make_mailbox(tmp_path / "m")
+    write_rounds(location, make_run(location, "mlp-one", "aaaa1111"), 25)  # with one participant each
+    monkeypatch.setattr(watch, "PARTICIPANTS_A_POLL", 10)
+
+    async def main() -> None:
+        follower = RunWatch(location, "aaaa1111", keep=64)
+        polls = []
+        while not polls or follower.behind:
+            polls.append((await follower.poll()).open_round)
+        assert polls == [10, 20, 25]
+
+    asyncio.run(main())
+
+
+def test_evaluations_are_read_in_bounded_polls_and_bad_ones_hold_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    location = make_mailbox(tmp_path / "m")
+    manifest = make_run(location, "mlp-one", "aaaa1111")
+    write_rounds(location, manifest, 12)
+    for round in range(12):
+        evaluate(location, "aaaa1111", round)
+        if round < 6:
+            Path(location, RunKeys(manifest.run).eval(round)).write_bytes(b"nothing")
+    monkeypatch.setattr(watch, "EVALS_A_POLL", 6)
+    monkeypatch.setattr(watch, "EVALS_BACK", 2)
+
+    async def main() -> None:
+        follower = RunWatch(location, "aaaa1111")
+        polls = []
+        while not polls or follower.behind:
+            polls.append([e.round for e in (await follower.poll()).evals])
+        assert polls == [[], [6, 7, 8, 9], [6, 7, 8, 9, 10, 11]]
 
     asyncio.run(main())
 

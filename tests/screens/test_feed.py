@@ -16,7 +16,7 @@ from textual.message import Message
 from swarm.core.mounting import Way
 from swarm.core.sightings import Sightings
 from tui.app import SwarmApp
-from tui.feed import Feed, fresh_lines
+from tui.feed import ROUNDS_KEPT, Feed, fresh_lines
 from tui.messages import CommandEnded, HomePolled, JoinPolled, RunPolled
 from tui.screens.dialogs import Page
 
@@ -33,13 +33,24 @@ class FakeApi:
         self.joins: list[object] = []
         self.sightings = Sightings()
         self.told: object = None  # of the network, to who looks what stands between
+        self.long = False  # whether the history takes all polls of `runs` to read
 
     def HomeWatch(self, mailboxes: object) -> object:
         return SimpleNamespace(poll=self._player(self.homes))
 
-    def RunWatch(self, mailbox: str, run: str) -> object:
+    def RunWatch(self, mailbox: str, run: str, *, keep: int) -> object:
         self.asked.append(("watch", mailbox, run))
-        return SimpleNamespace(poll=self._player(self.runs))
+        assert keep == ROUNDS_KEPT
+        api, values = self, self.runs
+
+        class Run:
+            poll = staticmethod(self._player(values))
+
+            @property
+            def behind(self) -> bool:
+                return api.long and len(values) > 1
+
+        return Run()
 
     def JoinWatch(self, run: str, **how: object) -> object:
         self.asked.append(("join watch", run, how))
@@ -131,8 +142,8 @@ class Running:
 
 
 @contextmanager
-def running(api: FakeApi) -> Iterator[Running]:
-    feed = Feed(api, home_s=0.001, run_s=0.001, wall=lambda: "12:00:00")  # type: ignore[arg-type]
+def running(api: FakeApi, *, run_s: float = 0.001) -> Iterator[Running]:
+    feed = Feed(api, home_s=0.001, run_s=run_s, wall=lambda: "12:00:00")  # type: ignore[arg-type]
     run = Running(feed)
     before = set(threading.enumerate())
     feed.start(run.posted.put)
@@ -182,6 +193,21 @@ def test_the_run_on_screen_is_followed_with_its_job_and_log(fixed: SimpleNamespa
         assert later.round_since_s is not None
         assert [note.text[:14] for note in later.notes] == ["round 3 closed"]
         assert [line.text for line in later.log] == ["joined red", "r0 closed"]  # the worker tells its rounds itself
+
+
+def test_a_long_history_is_read_on_until_a_snapshot_is_due(fixed: SimpleNamespace) -> None:
+    """A screen that waited a second after every part of it would read for minutes."""
+    states = [fixed.run_state(closed=n) for n in (3, 6, 9)]
+    api = FakeApi([fixed.home()], [*states, states[2]])
+    api.long = True
+    with running(api, run_s=60) as run:
+        run.feed.show(fixed.AT)
+        assert run.next(RunPolled).shown.state is states[2]
+    api = FakeApi([fixed.home()], [*states, states[2]])
+    api.long = True
+    with running(api, run_s=0.0) as run:
+        run.feed.show(fixed.AT)
+        assert run.until(RunPolled, lambda m: m.shown.state.manifest is not None).shown.state is states[0]
 
 
 def test_without_a_job_here_the_log_tells_of_rounds(fixed: SimpleNamespace) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from swarm.core import rankstate, rankview
 from swarm.core.finetune import FineTune
+from swarm.core.keeping import OLDER
 from swarm.core.ranks import CheckpointAt, GenerationEnd, JobLog, Plan, Ready
 from swarm.core.rankstate import Generation, Log, Ranks
 from swarm.core.records import Beat, Control, RankBeat
@@ -268,3 +269,28 @@ def test_a_refused_machine_is_no_rank_by_its_beats() -> None:
     assert views["air"].view is not None
     assert views["air"].view.beat == Beat(phase="wait", doing=made.OTHER_MLX)
     assert views["air"].compute is None
+
+
+def test_the_reports_of_a_long_job_are_thinned_and_its_speed_is_that_of_the_newest() -> None:
+    """Two generations of 1,500 reports each, the second of which goes on where the first was saved."""
+    keep, events = 64, []
+    for generation, (first, last) in enumerate(((0, 30_000), (20_000, 50_000))):
+        start = CheckpointAt(generation=0, step=first) if generation else None
+        events.append(Generation(generation=generation, plan=made.plan(generation, ("mbp",), start=start)))
+        parts = made.log(generation, first, last, every=20)
+        events += [Log(generation=generation, parts=tuple(parts[n : n + 50])) for n in range(0, len(parts), 50)]
+    whole, kept = Ranks(), Ranks()
+    for event in events:
+        if isinstance(event, Generation):
+            whole, kept = rankstate.found(whole, event), rankstate.found(kept, event, keep=keep)
+        else:
+            whole, kept = rankstate.logged(whole, event), rankstate.logged(kept, event, keep=keep)
+    assert sum(len(g.points) for g in kept.generations) <= OLDER + keep < len(whole.points)
+    assert set(kept.points) <= set(whole.points)
+    assert kept.points[-keep:] == whole.points[-keep:]
+    assert kept.points[0] == whole.points[0]
+    assert max(b.iteration - a.iteration for a, b in itertools.pairwise(kept.points)) <= 8 * 20
+    assert rankstate.iteration_s(kept) == rankstate.iteration_s(whole)
+    assert kept.planned is not None
+    assert whole.planned is not None
+    assert (kept.planned.parts, kept.evals) == (whole.planned.parts, whole.evals), "which are few"

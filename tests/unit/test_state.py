@@ -144,6 +144,21 @@ def test_rounds_are_contiguous_and_start_anywhere() -> None:
     assert [record.round for record in state.rounds] == [7, 8, 9]
 
 
+def test_whoever_watches_keeps_the_newest_records() -> None:
+    state = fold(KNOWN, start=RunState(run="abcd1234", keep=3))
+    for n in range(7):
+        state = fold(RoundRead(round_record(n, participant("a"))), start=state)
+    assert [record.round for record in state.rounds] == [4, 5, 6]
+    assert (state.open_round, state.series.train.rounds, participants(state, "a")) == (7, tuple(range(7)), 7)
+    assert apply(state, RoundRead(round_record(9))) is state, "what is between is read first"
+
+
+def test_a_list_of_runs_has_the_newest_record_alone() -> None:
+    state = fold(KNOWN, *(RoundRead(round_record(n, participant("a"))) for n in (3, 9)), start=RunState(run="r", keep=0))
+    assert ([record.round for record in state.rounds], state.series.train.rounds) == ([9], ())
+    assert apply(state, RoundRead(round_record(8))) is state
+
+
 def test_a_committed_round_takes_its_snapshots_with_it() -> None:
     state = fold(KNOWN, SnapshotRead(snapshot(0)), SnapshotRead(snapshot(0, "b")), SnapshotRead(snapshot(1)))
     assert len(state.reported) == 3

@@ -55,7 +55,7 @@ def fact_lines(
         yield _fact("run", f"{state.run} {state.phase}, certain: {state.phase_is_certain}, open round {state.open_round}")
         if state.manifest is not None and state.manifest.base is not None:
             yield _fact("base model", f"{state.manifest.base.name}, SHA-256 {state.manifest.base.sha256}")
-        yield _fact("rounds read", str(len(state.rounds)))
+        yield _fact("rounds read", f"{state.open_round}, of which {len(state.rounds)} are kept")
         if state.ranks.generations:
             ranks = state.ranks
             read = f"{text.count(len(ranks.points), 'report')}, {text.count(len(ranks.evals), 'evaluation')} read"
