@@ -33,9 +33,11 @@ from swarm.core.records import LearnerRecord
 from swarm.core.sentences import fewer_fragments, sentence
 from swarm.core.specs import Algorithm, DiLoCo, FedAvg
 from swarm.host import paths
+from swarm.host.accelerators import training_memory
 from swarm.host.identity import Identity, holder, identity, note_process, process_alive, process_gone
 from swarm.host.opening import mailbox_at
 from swarm.host.tending import Tending, lower, manners
+from swarm.learners.devices import cards_of
 from swarm.manifests import manifest_sha256, read_manifest, read_to_write, run_ids
 
 if TYPE_CHECKING:
@@ -143,6 +145,7 @@ def learn(order: Learn, me: Identity, emit: EventFile, part: contextlib.ExitStac
         _hold(manifest.algorithm, manifest.task.name, order, wanted=manifest.replay, emit=emit)
         with joined_files(mailbox, manifest, data=order.data, model=order.model, emit=emit) as places:
             trainable = _build(manifest.task, manifest.seed, order, places, algorithm=manifest.algorithm)
+    cards = () if trainable is None else cards_of(trainable.framework, trainable.device)
     record = LearnerRecord(
         learner=order.learner,
         incarnation=1,
@@ -153,6 +156,7 @@ def learn(order: Learn, me: Identity, emit: EventFile, part: contextlib.ExitStac
         process=me.process,
         version=__version__,
         device=f"{trainable.framework} {trainable.device}" if trainable is not None else "mlx" if fine_tunes else "",
+        memory_bytes=0 if trainable is None else training_memory(cards),
         role=order.role,
     )
     if fine_tunes:

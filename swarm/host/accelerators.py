@@ -6,8 +6,17 @@ import platform
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import psutil
+
+
+class Card(NamedTuple):
+    """One of NVIDIA's, as a framework tells of it."""
+
+    uuid: str  # 'GPU-…'; '': it is not told
+    memory_bytes: int  # 0: it is not told
 
 
 def accelerators() -> tuple[tuple[str, ...], int]:
@@ -31,6 +40,14 @@ def parse_cards(text: str) -> list[tuple[str, int]]:
         if comma and size.strip().isdecimal():
             found.append((re.sub(r"^(NVIDIA )?(GeForce )?", "", name.strip()), int(size) << 20))
     return found
+
+
+def training_memory(cards: Sequence[Card]) -> int:
+    """What a training can use, in bytes: of these cards, or of the machine if it trains on none. A Mac's GPU has the machine's.
+    0: it cannot be told."""
+    if not cards:
+        return _memory_bytes()
+    return sum(card.memory_bytes for card in cards) if all(card.memory_bytes for card in cards) else 0
 
 
 def _memory_bytes() -> int:

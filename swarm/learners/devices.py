@@ -7,8 +7,10 @@ import platform
 import re
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from swarm.core.errors import DeviceUnavailable, UsageError
+from swarm.host.accelerators import Card
 
 _MODULES = {"torch": "torch", "mlx": "mlx.core"}  # the package mlx alone may lack its backend
 _NEEDS = {"mps": "torch", "cuda": "torch", "metal": "mlx"}
@@ -91,3 +93,24 @@ def resolve(
     if not extra:
         raise UsageError(f"the task offers no framework of torch and mlx, only: {', '.join(offered) or 'none'}")
     raise UsageError(f"{' or '.join(wanted)} is not installed here: pip install 'homeswarm[{extra}]'")
+
+
+def cards_of(framework: str, device: str) -> tuple[Card, ...]:
+    """NVIDIA's cards of a `device` that was chosen, or of several, such as 'cuda:0+cuda:1', as the framework that is loaded
+    tells of them; () for another device. One that is not told of has neither id nor memory."""
+    numbers = [each.partition(":")[2] or "0" for each in device.split("+") if each.partition(":")[0] == "cuda"]
+    return tuple(_card(framework, int(number)) for number in numbers)
+
+
+def _card(framework: str, number: int) -> Card:
+    loaded: Any = sys.modules.get(_MODULES.get(framework, ""))
+    try:
+        if framework == "torch":
+            told = loaded.cuda.get_device_properties(number)
+            uuid, memory_bytes = str(getattr(told, "uuid", "")), int(told.total_memory)
+        else:
+            info = loaded.device_info()
+            uuid, memory_bytes = str(info.get("uuid", "")), int(info.get("total_memory", 0))
+    except Exception:  # whatever a driver, or a version, has to say
+        return Card("", 0)
+    return Card(f"GPU-{uuid.removeprefix('GPU-')}" if uuid else "", memory_bytes)

@@ -25,8 +25,10 @@ from swarm.core.manifest import Manifest
 from swarm.core.records import LearnerRecord, Role
 from swarm.core.sentences import fewer_fragments
 from swarm.core.specs import Algorithm, ByRounds, DiLoCo, FedAvg
+from swarm.host.accelerators import training_memory
 from swarm.host.identity import holder, identity, machine_name, process_alive, process_gone
 from swarm.learners.contract import Adapter
+from swarm.learners.devices import cards_of
 from swarm.learners.layout import Layout
 from swarm.learners.select import adapter_for
 from swarm.library.batches import evaluation
@@ -164,6 +166,8 @@ class BaseSession(ABC, Generic[R]):
         mailbox = wait_for(opened(self._mailbox, create=self._create_mailbox))
         manifest, adapter = self._found_or_made(mailbox)
         self._opened, self._manifest = mailbox, manifest
+        device = device_of(self.model)
+        cards = cards_of(adapter.framework, device)
         record = LearnerRecord(
             learner=self._learner or learner_id_from_host(me.machine_name),
             incarnation=1,
@@ -173,7 +177,8 @@ class BaseSession(ABC, Generic[R]):
             pid=me.pid,
             process=me.process,
             version=__version__,
-            device=f"{adapter.framework} {device_of(self.model)}".strip(),
+            device=f"{adapter.framework} {device}".strip(),
+            memory_bytes=training_memory(cards),
             role=self._role,
         )
         common: dict[str, Any] = {

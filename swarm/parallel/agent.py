@@ -21,6 +21,7 @@ from swarm.core.preflight import Terms
 from swarm.core.ranks import Backend, CheckpointAt, GenerationEnd, Plan
 from swarm.core.records import Control, LearnerRecord
 from swarm.exchange import Exchange
+from swarm.host.energy import Draws, untold
 from swarm.mailbox.contract import Mailbox
 from swarm.parallel.beside import cancelled
 from swarm.parallel.duty import LATE_S, STOPPED, Duty, stopped_by
@@ -58,6 +59,7 @@ class Agent:
         backends: tuple[Backend, ...],
         emit: Callable[[WorkerEvent], None],
         rss_bytes: Callable[[], int] = lambda: 0,
+        draws: Draws = untold,
         duty: Callable[..., Duty] = Duty,
     ) -> None:
         """`gone`, `alive`, `may_rename` as for membership.take. `memory_bytes`: that a rank may take now."""
@@ -69,7 +71,7 @@ class Agent:
         self._emit, self._duty = emit, duty
         self._patience = Patience(mailbox, emit)
         self._store = Store(mailbox, self._keys)
-        self._gauges = Gauges(rss_bytes=rss_bytes)
+        self._gauges = Gauges(rss_bytes=rss_bytes, draws=draws)
         self._gauges.moved_bytes = lambda: self._store.moved_bytes
         self._leaving, self._left = threading.Event(), threading.Event()
         self._error: BaseException | None = None
@@ -130,6 +132,7 @@ class Agent:
         self.me = await take(
             self._exchange, self.me, gone=self._gone, alive=self._alive, may_rename=self._may_rename, patience=self._patience
         )
+        self._gauges.joined()
         me = self.me
         name = self.site.manifest.name
         run = self.site.manifest.run

@@ -12,6 +12,8 @@ import msgspec
 from swarm.core.rankjob import RankEvent, RankReady, RankStepped, Reported, Validated
 from swarm.core.ranks import MAX_POINTS, EvalPoint, Plan, TrainPoint, in_words
 from swarm.core.records import Beat, LearnerPhase, RankBeat
+from swarm.host.energy import Draws, untold
+from swarm.runtime.activity import Uptime
 
 SPEED_STEPS = 20  # that a machine's speed is measured over
 
@@ -24,8 +26,17 @@ class _Worked(NamedTuple):
 class Gauges:
     """Read and written on one thread. `now`: a monotonic clock, in seconds."""
 
-    def __init__(self, *, rss_bytes: Callable[[], int] = lambda: 0, now: Callable[[], float] = time.monotonic) -> None:
-        self.phase: LearnerPhase = "join"
+    def __init__(
+        self,
+        *,
+        rss_bytes: Callable[[], int] = lambda: 0,
+        now: Callable[[], float] = time.monotonic,
+        draws: Draws = untold,
+    ) -> None:
+        self._phase: LearnerPhase = "join"
+        self._uptime, self._joined = Uptime(), False
+        self._trained_s = 0.0
+        self._draws = draws
         self.doing = ""  # what the phase is about
         self.held = ""  # why this machine holds still for its owner
         self.step = 0  # the job's, done
@@ -42,6 +53,24 @@ class Gauges:
         self._worked: deque[_Worked] = deque(maxlen=SPEED_STEPS)
         self._tokens: deque[int] = deque(maxlen=SPEED_STEPS)
         self._steps_s: deque[float] = deque(maxlen=SPEED_STEPS)
+
+    @property
+    def phase(self) -> LearnerPhase:
+        return self._phase
+
+    @phase.setter
+    def phase(self, phase: LearnerPhase) -> None:
+        self._phase = phase
+        self._look(self._now())
+
+    def joined(self) -> None:
+        """From now on time counts."""
+        self._joined = True
+        self._look(self._now())
+
+    def _look(self, now_s: float) -> None:
+        if self._joined:
+            self._uptime.look(now_s, resting=self._phase == "paused")
 
     def placed(self, plan: Plan, rank: int) -> None:
         """A rank starts here."""
@@ -81,6 +110,7 @@ class Gauges:
             case RankStepped():
                 self.step, self._loss = event.step, event.loss
                 self._steps += 1
+                self._trained_s += event.compute_s + event.update_s
                 self._own_tokens += event.own_tokens
                 self._worked.append(_Worked(event.own_tokens, event.compute_s))
                 self._tokens.append(event.tokens)
@@ -122,6 +152,8 @@ class Gauges:
     def beat(self) -> Beat:
         """Since the one before."""
         now_s = self._now()
+        self._look(now_s)
+        drawn = self._draws(self._uptime.resting)
         elapsed_s, self._since_s = now_s - self._since_s, now_s
         rate = self._own_tokens / elapsed_s if elapsed_s > 0 else 0.0
         running = self._placed
@@ -138,4 +170,8 @@ class Gauges:
             rank=rank,
             doing=in_words(self.doing),
             held=in_words(self.held),
+            alive_s=round(max(self._uptime.alive_s, self._trained_s), 3),  # its last steps may be heard of later
+            trained_s=round(self._trained_s, 3),
+            power_w=drawn.power_w,
+            energy_wh=drawn.energy_wh,
         )

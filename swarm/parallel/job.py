@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import msgspec
 import psutil
 
 from swarm.core.errors import CacheUnusable, DataMissing, FileRefused, UsageError
@@ -22,13 +23,14 @@ from swarm.core.manifest import DataRef, Manifest, TaskRef
 from swarm.core.records import LearnerRecord
 from swarm.files.attach import Attachment, describe
 from swarm.files.cache import Cache
+from swarm.host.accelerators import training_memory
 from swarm.host.identity import Identity, holder, process_alive, process_gone, started
 from swarm.host.paths import cache_dir
 from swarm.mailbox.contract import Mailbox
 from swarm.network.interfaces import Interface, addresses
 from swarm.parallel.agent import Agent
 from swarm.parallel.network import LocalNetwork
-from swarm.parallel.site import Site, backends, free_memory, versions
+from swarm.parallel.site import Site, backends, cards, free_memory, versions
 from swarm.runtime.attached import attach_patiently, fetch_patiently
 from swarm.runtime.model_files import attach_chosen, choose, gathered
 from swarm.tape import nonce
@@ -103,11 +105,11 @@ def take_part(
             ),
             emit=emit,
         )
-        process = psutil.Process()
+        process, here_on = psutil.Process(), cards()
         agent = Agent(
             mailbox,
             site,
-            record,
+            msgspec.structs.replace(record, memory_bytes=training_memory(here_on)),
             gone=lambda other: process_gone(me, holder(other)),
             alive=lambda other: process_alive(me, holder(other)),
             may_rename=order.may_rename,

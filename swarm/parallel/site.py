@@ -18,6 +18,8 @@ from swarm.core.finetune import FineTune, Places, adapter_config
 from swarm.core.manifest import Manifest
 from swarm.core.rankjob import RankPlan
 from swarm.core.ranks import Backend, CheckpointAt, Plan
+from swarm.host.accelerators import Card
+from swarm.learners.devices import cards_of
 from swarm.parallel.store import Store
 from swarm.runtime.model_files import Gathered
 from swarm.tasks.lm.files import written
@@ -104,6 +106,14 @@ class Site:
 def free_memory() -> int:
     """Bytes that a rank may take."""
     return int(USABLE * psutil.virtual_memory().available)
+
+
+def cards() -> tuple[Card, ...]:
+    """NVIDIA's card that MLX trains on here; () if it trains on none."""
+    import mlx.core as mx
+
+    on_card = mx.default_device() == mx.Device(mx.gpu) and not mx.metal.is_available()
+    return cards_of("mlx", "cuda") if on_card else ()
 
 
 def versions() -> dict[str, str]:

@@ -9,12 +9,37 @@ from typing import Any
 from swarm.core.manifest import PayloadRef
 from swarm.core.records import Beat, Role
 from swarm.exchange import Exchange
+from swarm.host.energy import Drawn, Draws, untold
 from swarm.runtime.handoff import Handoff
 
 
+class Uptime:
+    """For how long an incarnation could have trained: pauses are left out. Times are of one monotonic clock, in seconds."""
+
+    def __init__(self) -> None:
+        self.alive_s = 0.0
+        self.resting = False
+        self._since_s: float | None = None
+
+    def look(self, now_s: float, *, resting: bool) -> None:
+        """`resting`: whether it does from now on. The first look is when it joined."""
+        if self._since_s is not None and not self.resting:
+            self.alive_s += max(0.0, now_s - self._since_s)
+        self._since_s, self.resting = now_s, resting
+
+
 class Activity:
-    def __init__(self, exchange: Exchange, handoff: Handoff, *, role: Role, rss_bytes: Callable[[], int]) -> None:
-        self.exchange, self.handoff, self.role, self._rss_bytes = exchange, handoff, role, rss_bytes
+    def __init__(
+        self,
+        exchange: Exchange,
+        handoff: Handoff,
+        *,
+        role: Role,
+        rss_bytes: Callable[[], int],
+        draws: Draws = untold,
+    ) -> None:
+        self.exchange, self.handoff, self.role = exchange, handoff, role
+        self._rss_bytes, self._draws, self._uptime = rss_bytes, draws, Uptime()
         self.phase: str | None = None  # overrides the training thread's while something is under way on this side
         self._fetching: tuple[str, ...] = ()
 
@@ -36,7 +61,14 @@ class Activity:
             finally:
                 self._fetching = ()
 
-    def beat(self, *, paused: bool) -> Beat:
+    def look(self, now_s: float, *, paused: bool) -> Drawn:
+        """Count the time up to `now_s`, on a monotonic clock. A pause begins once the step under way is done."""
+        rests = paused or (bool(self.handoff.held) and self.role != "syncer")
+        self._uptime.look(now_s, resting=rests and self.handoff.telemetry.phase not in ("train", "evaluate"))
+        return self._draws(self._uptime.resting)
+
+    def beat(self, now_s: float, *, paused: bool) -> Beat:
+        drawn = self.look(now_s, paused=paused)
         seen, exchange = self.handoff.telemetry, self.exchange
         # Not before what was done is reported: from then on nobody waits for it.
         still = self.role != "syncer" and self.phase is None and not self.handoff.unpublished
@@ -58,4 +90,8 @@ class Activity:
             progress_bytes=exchange.progress_bytes,
             fetching=self._fetching,
             held=held[:200],
+            alive_s=round(max(self._uptime.alive_s, seen.trained_s), 3),  # a step may end after the pause was asked for
+            trained_s=round(seen.trained_s, 3),
+            power_w=drawn.power_w,
+            energy_wh=drawn.energy_wh,
         )

@@ -20,6 +20,7 @@ from swarm.core.manifest import Manifest
 from swarm.core.records import LearnerRecord
 from swarm.core.specs import FedAvg
 from swarm.exchange import Exchange, Offload, inline
+from swarm.host.energy import Draws, untold
 from swarm.learners.contract import Adapter
 from swarm.mailbox.contract import Mailbox
 from swarm.runtime.client import ClientLoop
@@ -47,6 +48,7 @@ class ClientSession:
         evaluate: Callable[[], EvalResult] | None = None,
         offload: Offload = inline,
         rss_bytes: Callable[[], int] = lambda: 0,
+        draws: Draws = untold,
         stall_s: float = STALL_S,
         warns: bool = True,
     ) -> None:
@@ -71,11 +73,12 @@ class ClientSession:
             may_rename=may_rename,
             emit=emit,
             rss_bytes=rss_bytes,
+            draws=draws,
         )
         self._conversation = Conversation(self._exchange, self._participant, self._handoff, stall_s=stall_s)
         self._joined = False
         self._ended: Ended | None = None
-        self._begun_at_s = self._told_at_s = 0.0
+        self._begun_at_s = self._stepped_at_s = self._told_at_s = 0.0
         self._trained = 0  # samples of the client under way, over its epochs
         self._flaw = ""
         self._metrics: Mapping[str, float] = {}
@@ -157,6 +160,7 @@ class ClientSession:
                 continue
             telemetry.phase = "train"
             self._begun_at_s, self._trained, self._flaw, self._metrics = time.monotonic(), 0, "", {}
+            self._stepped_at_s = self._begun_at_s
             self._emit(Training(round=client.round, unit=client.unit, claim=client.claim, samples=self.samples_of(client)))
             yield client
             self._hand_in()
@@ -169,6 +173,8 @@ class ClientSession:
         loop.count(samples=samples, loss=loss)
         self._trained += samples
         telemetry.steps += 1
+        telemetry.trained_s += now_s - self._stepped_at_s
+        self._stepped_at_s = now_s
         telemetry.step, telemetry.loss = loop.steps, None if self._spec.private else loss
         telemetry.tokens_per_s = self._trained / max(now_s - self._begun_at_s, 1e-9)
         if now_s - self._told_at_s >= 1.0:
@@ -194,7 +200,8 @@ class ClientSession:
             self._handoff.wait(0.2)
         if telemetry.held:
             telemetry.held, telemetry.phase = "", "train"
-            self._begun_at_s += time.monotonic() - since_s
+            self._stepped_at_s = time.monotonic()
+            self._begun_at_s += self._stepped_at_s - since_s
 
     @property
     def wanted(self) -> bool:

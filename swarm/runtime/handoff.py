@@ -78,6 +78,7 @@ class Telemetry:
     round: int = 0
     step: int = 0
     steps: int = 0
+    trained_s: float = 0.0  # in inner steps of this incarnation
     tokens_per_s: float = 0.0
     loss: float | None = None
     held: str = ""  # why no step is made, while that is for this machine's owner

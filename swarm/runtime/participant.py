@@ -27,6 +27,7 @@ from swarm.core.events import Joined, Paused, Resumed, Trouble, Waiting, WorkerE
 from swarm.core.records import Claim, Control, LearnerRecord, RoundRecord
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange
+from swarm.host.energy import Draws, untold
 from swarm.runtime.activity import Activity
 from swarm.runtime.bidding import bid
 from swarm.runtime.closing import Closer
@@ -58,9 +59,11 @@ class Participant:
         may_rename: bool = False,
         emit: Callable[[WorkerEvent], None] = lambda event: None,
         rss_bytes: Callable[[], int] = lambda: 0,
+        draws: Draws = untold,
     ) -> None:
         """`me`: the learner id wanted, and the role; its incarnation is found on joining. `gone`, `alive`: whether another
-        holder's process provably ended, or provably runs. A syncer has nothing to hand over: its `handoff` only ends."""
+        holder's process provably ended, or provably runs. `draws`: see host/energy.py.
+        A syncer has nothing to hand over: its `handoff` only ends."""
         self.exchange, self.me, self.handoff, self.schema = exchange, me, handoff, schema
         self.emit = emit
         self._gone, self._alive, self._may_rename = gone, alive, may_rename
@@ -69,7 +72,7 @@ class Participant:
         self._trains = me.role != "syncer"
         self.gives_away = me.role == "learner" and isinstance(spec, DiLoCo) and rests_between(spec)
         """Whether what is handed over is nobody else's: one that never closes has no use for it here."""
-        self._activity = Activity(exchange, handoff, role=me.role, rss_bytes=rss_bytes)
+        self._activity = Activity(exchange, handoff, role=me.role, rss_bytes=rss_bytes, draws=draws)
         pulling = self._activity.pulling
         self._committed = Committed(exchange, holds=self._trains, gives_away=self.gives_away, pulling=pulling)
         self._watch = Watch(exchange)
@@ -119,7 +122,7 @@ class Participant:
             may_rename=self._may_rename,
             patience=self._patience,
         )
-        self._pulse = Pulse(self.exchange, self.me, lambda: self._activity.beat(paused=self._watch.effect.paused))
+        self._pulse = Pulse(self.exchange, self.me, lambda: self._activity.beat(loop.time(), paused=self._watch.effect.paused))
         self._activity.phase = "join"
         await self._patience.through(self._pulse.beat)
         self._beating = asyncio.create_task(self._pulse.run(at_once=False))
@@ -222,6 +225,7 @@ class Participant:
             look = NO_LOOK  # following may have taken long, and another round is open now
         self._controls = await self.exchange.controls(self._controls, look)
         self._heed()
+        self._activity.look(asyncio.get_running_loop().time(), paused=self._watch.effect.paused)
         reason = self._end_reason()
         if reason is not None:
             return reason

@@ -136,11 +136,11 @@ class Keeper:
 
     # Saving
 
-    def save(self, inner: InnerLoop, handoff: Handoff, *, boundary: bool, leaving: bool = False) -> None:
-        """If it is time for it. Never fails: the first of several failures in a row is told."""
+    def save(self, inner: InnerLoop, handoff: Handoff, *, boundary: bool, leaving: bool = False) -> bool:
+        """If it is time for it, and whether it was. Never fails: the first of several failures in a row is told."""
         began_s = self._clock()
         if self._store is None or not self._saver.due(began_s, boundary=boundary, leaving=leaving):
-            return
+            return False
         sections, loop = save(inner, handoff.unpublished)
         values: dict[str, Any] = {"loop": loop}
         for part in self._parts:
@@ -155,6 +155,7 @@ class Keeper:
         else:
             self._failing = False
         self._saver.tried(began_s=began_s, now_s=self._clock())
+        return True
 
     def remove(self) -> None:
         """The run has ended: nothing is to be resumed any more."""

@@ -21,6 +21,7 @@ from swarm.core.options import differences
 from swarm.core.records import LearnerRecord
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange, Offload, inline
+from swarm.host.energy import Draws, untold
 from swarm.learners.contract import Adapter
 from swarm.mailbox.contract import Mailbox
 from swarm.runtime.conversation import STALL_S, Conversation
@@ -54,6 +55,7 @@ class Session:
         parts: Iterable[Part] = (),
         offload: Offload = inline,
         rss_bytes: Callable[[], int] = lambda: 0,
+        draws: Draws = untold,
         stall_s: float = STALL_S,
         warns: bool = True,
     ) -> None:
@@ -83,11 +85,13 @@ class Session:
             may_rename=may_rename,
             emit=emit,
             rss_bytes=rss_bytes,
+            draws=draws,
         )
         self._conversation = Conversation(self._exchange, self._participant, self._handoff, stall_s=stall_s)
         self._joined = False
         self._ended: Ended | None = None
         self._stepped_at_s = 0.0
+        self._apart_s = 0.0  # since then, on a delta or on keeping the state: no step took it
         self._told_at_s = 0.0
         self._inner: InnerLoop
         self._keeper: Keeper
@@ -199,14 +203,15 @@ class Session:
                 return
             if not self._handoff.paused:
                 self._publish_if_due()
-            self._keeper.save(self._inner, self._handoff, boundary=self._boundary)
+            if self._keeper.save(self._inner, self._handoff, boundary=self._boundary) or self._boundary:
+                self._apart_s = time.monotonic() - self._stepped_at_s
             self._boundary = False
             telemetry.round, telemetry.step = self._inner.round, self._inner.step
             telemetry.held = self._handoff.held
             if self._handoff.paused or telemetry.held or self._inner.waits:
                 telemetry.phase = "paused" if self._handoff.paused or telemetry.held else "wait"
                 self._handoff.wait(0.2)
-                self._stepped_at_s = time.monotonic()
+                self._stepped_at_s, self._apart_s = time.monotonic(), 0.0
                 continue
             telemetry.phase = "train"
             told = telemetry.steps
@@ -232,6 +237,8 @@ class Session:
         share = min(1.0, elapsed_s / RATE_S) if telemetry.steps else 1.0
         telemetry.tokens_per_s += share * (amount / elapsed_s - telemetry.tokens_per_s)
         telemetry.steps += 1
+        telemetry.trained_s += max(0.0, elapsed_s - self._apart_s)
+        self._apart_s = 0.0
         telemetry.loss = loss
         self._inner.count(tokens=amount, loss=loss, seconds_s=elapsed_s)
         telemetry.round, telemetry.step = self._inner.round, self._inner.step

@@ -11,6 +11,7 @@ from swarm.core.events import Ended, WorkerEvent
 from swarm.core.manifest import Manifest
 from swarm.core.records import LearnerRecord
 from swarm.exchange import Exchange, Offload, inline
+from swarm.host.energy import Draws, untold
 from swarm.mailbox.contract import Mailbox
 from swarm.runtime.handoff import Handoff
 from swarm.runtime.participant import Participant
@@ -32,6 +33,7 @@ class Syncer:
         emit: Callable[[WorkerEvent], None] = lambda event: None,
         offload: Offload = inline,
         rss_bytes: Callable[[], int] = lambda: 0,
+        draws: Draws = untold,
         stall_s: float = STALL_S,
     ) -> None:
         """`me` has the role 'syncer'. `stall_s`: how long leaving waits for a share on which nothing moves. `offload` as for
@@ -51,6 +53,7 @@ class Syncer:
             may_rename=may_rename,
             emit=emit,
             rss_bytes=rss_bytes,
+            draws=draws,
         )
         self._left = threading.Event()
         self._leaving = threading.Event()

@@ -80,6 +80,7 @@ class ClientLearner(Learner):
             self.handoff.telemetry.held = self.handoff.held
             client = None if self.handoff.unpublished or self.handoff.held else self.handoff.assignment()
             if client is None or not loop.begin(client):
+                self.handoff.telemetry.phase = "paused" if self.handoff.paused or self.handoff.held else "wait"
                 await asyncio.sleep(0.05)
                 continue
             self.trained.append(client)
@@ -88,11 +89,12 @@ class ClientLearner(Learner):
             for step in range(self.client_steps if samples else 0):
                 await asyncio.sleep(self.step_s)
                 self.step_of(client, step)
+                self.handoff.telemetry.trained_s += self.step_s
                 loop.count(samples=samples, loss=1.0 / (1 + step))
                 while self.handoff.held and not (self.leaving or self.handoff.behind or self.handoff.ended is not None):
-                    self.handoff.telemetry.held = self.handoff.held
+                    self.handoff.telemetry.held, self.handoff.telemetry.phase = self.handoff.held, "paused"
                     await asyncio.sleep(0.05)
-                self.handoff.telemetry.held = ""
+                self.handoff.telemetry.held, self.handoff.telemetry.phase = "", "train"
                 if self.leaving or self.handoff.behind or self.handoff.ended is not None:
                     self.given_up.append(client)
                     break

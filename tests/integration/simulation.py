@@ -218,7 +218,9 @@ class Learner:
             if self.handoff.ended is not None:
                 self.keeper.remove()
                 return self.handoff.ended
+            telemetry = self.handoff.telemetry
             if self.handoff.paused:
+                telemetry.phase = "paused"
                 await asyncio.sleep(0.05)
                 continue
             publication = inner.due(flush=self.handoff.flush, hurried=self.handoff.hurried(inner.round))
@@ -229,13 +231,15 @@ class Learner:
                     inner.take_committed(await self.participant.parameters(inner.lacking))
             self.keeper.save(inner, self.handoff, boundary=boundary)
             boundary = False
-            self.handoff.telemetry.held = self.handoff.held
+            telemetry.held = self.handoff.held
             if inner.waits or self.handoff.held:
+                telemetry.phase = "paused" if self.handoff.held else "wait"
                 await asyncio.sleep(0.05)
                 continue
-            self.handoff.telemetry.phase = "train"
+            telemetry.phase = "train"
             await asyncio.sleep(self.step_s)
             self.step()
+            telemetry.trained_s += self.step_s
             inner.count(tokens=self.tokens, loss=self.distance(), seconds_s=self.step_s)
 
     def publish(self, publication: Publication) -> None:
