@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import shutil
 import subprocess
@@ -288,7 +289,8 @@ class SwarmApp(App[None]):
 
     def copy(self, words: str) -> None:
         """OSC 52 does nothing in macOS Terminal: on a Mac of one's own, pbcopy does it."""
-        pbcopy = shutil.which("pbcopy") if sys.platform == "darwin" and "SSH_TTY" not in os.environ else None
+        near = sys.platform == "darwin" and "SSH_TTY" not in os.environ and not self.is_web
+        pbcopy = shutil.which("pbcopy") if near else None
         if pbcopy:
             with contextlib.suppress(OSError, subprocess.SubprocessError):
                 subprocess.run([pbcopy], input=words.encode(), check=True, timeout=2)
@@ -297,6 +299,9 @@ class SwarmApp(App[None]):
         self.toast("copied")
 
     def action_picture(self) -> None:
+        if self.is_web:  # to where the browser is
+            self.deliver_text(io.StringIO(self.export_screenshot()), save_filename="swarm.svg", mime_type="image/svg+xml")
+            return
         try:
             path = self.save_screenshot(path=str(self.pictures) if self.pictures else None)
         except OSError as error:
