@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import ClassVar, Protocol
 
 from rich.text import Text
-from textual import on
+from textual import events, on
 from textual.app import App, SuspendNotSupported, SystemCommand
 from textual.filter import LineFilter
 from textual.message import Message
@@ -45,10 +45,12 @@ from tui.screens.home import HomeScreen
 from tui.screens.join import JoinScreen
 from tui.screens.lists import LiveScreen
 from tui.screens.network import NetworkScreen
+from tui.screens.new import NewScreen
 from tui.screens.pages import fact_lines, help_lines, report_lines
 from tui.screens.palette import Palette
 from tui.screens.run import RunScreen
 from tui.transitions import Note
+from tui.view_new import Draft
 from tui.view_run import program_words
 
 
@@ -95,6 +97,7 @@ class SwarmApp(App[None]):
         self.run_shown: RunShown | None = None
         self.join_shown: JoinShown | None = None
         self.network: NetworkShown | None = None
+        self._draft: Draft | None = None  # of a new run that was not made
         self._told = 0  # the newest note that had its toast
         self._leaving: set[str] = set()  # jobs that we wait for before we quit
 
@@ -275,6 +278,16 @@ class SwarmApp(App[None]):
             self.feed.show(None)
             self.pop_screen()
 
+    def open_new(self) -> None:
+        """The form of a new run, as it was left."""
+        self.push_screen(NewScreen(self._draft))
+
+    def close_new(self, *, keep: bool) -> None:
+        """`keep`: what stands in the form, for the next time."""
+        if isinstance(self.screen, NewScreen):
+            self._draft = self.screen.draft if keep else None
+            self.pop_screen()
+
     def open_network(self) -> None:
         self.push_screen(NetworkScreen())
         self.feed.examine()
@@ -286,6 +299,10 @@ class SwarmApp(App[None]):
         lines = fact_lines(self.home, self.run_shown, self.feed.facts, size=self.size, theme=self.theme, console=self.console)
         report = report_lines(self.network.report if self.network else "")
         self.push_screen(Page("Facts for a bug report", [*lines, *report], copy=self.copy))
+
+    def simulate_key(self, key: str) -> None:
+        """As a key press, but that it types nothing: a command from the palette or the footer is none for a text field."""
+        self.post_message(events.Key(key, ""))
 
     def copy(self, words: str) -> None:
         """OSC 52 does nothing in macOS Terminal: on a Mac of one's own, pbcopy does it."""

@@ -15,6 +15,7 @@ class Place(Enum):
     LISTS = "Lists"
     HOME = "Home"
     JOIN = "Join"
+    NEW = "New run"
     RUN = "Run"
     NETWORK = "Network"
 
@@ -55,6 +56,7 @@ KEYS: dict[Place, tuple[Key, ...]] = {
         Key("J", "join", "join", "Look what stands between this machine and the run under the cursor, and join it."),
         Key("P", "pause", "pause", "Let all learners of the run under the cursor rest, and go on again."),
         Key("S", "stop", "stop", "Stop the run under the cursor, for everybody."),
+        Key("n", "new", "new run", "Make a run: a form with all that can be set, and a preview of what comes of it."),
         Key("r", "rescan", "rescan", "Look at all mailboxes again now."),
         Key("p", "peer", "add peer", "Add a machine by its address, where the network does not tell of it by itself."),
         Key("d", "network", "network", "The other machines, and what swarm doctor finds here."),
@@ -68,6 +70,19 @@ KEYS: dict[Place, tuple[Key, ...]] = {
         Key("j,down", "scroll(1)", "down", "One line down.", footer=False),
         Key("k,up", "scroll(-1)", "up", "One line up.", footer=False),
         Key("escape", "back", "back", "Back, without joining."),
+    ),
+    Place.NEW: (
+        Key("ctrl+s", "start", "start", "Make the run as the form has it, and train it on this machine."),
+        Key("escape", "back", "back", "Back, without making a run; what was typed is kept while this app is open."),
+        Key("f2", "advanced", "advanced", "Show the fields that few people need, and hide them again."),
+        Key("ctrl+y", "copy", "copy command", "Copy the command line that does the same."),
+        Key("ctrl+r", "reset", "defaults", "Every field of this method back to its default."),
+        Key("f5", "measure", "look again", "Look again who can take part, and how fast the mailbox is."),
+        Key("f6", "pane", "preview", "Go to the preview, and back to the form."),
+        Key("down,tab", "move(1)", "next", "The next field, or line.", footer=False),
+        Key("up,shift+tab", "move(-1)", "before", "The field before, or the line.", footer=False),
+        Key("pagedown", "page(1)", "page down", "One page down.", footer=False),
+        Key("pageup", "page(-1)", "page up", "One page up.", footer=False),
     ),
     Place.RUN: (
         Key("enter,J", "join", "join", "Look what stands between this machine and the run, and join it."),
@@ -118,7 +133,17 @@ def bindings(place: Place) -> list[BindingType]:
     ]
 
 
-_NAMES = {"question_mark": "?", "slash": "/", "escape": "esc", "pagedown": "pgdn", "pageup": "pgup", "ctrl+p": "^p"}
+_NAMES = {
+    "question_mark": "?",
+    "slash": "/",
+    "escape": "esc",
+    "pagedown": "pgdn",
+    "pageup": "pgup",
+    "ctrl+p": "^p",
+    "ctrl+r": "^r",
+    "ctrl+s": "^s",
+    "ctrl+y": "^y",
+}
 
 
 def key_name(key: str) -> str:

@@ -366,7 +366,8 @@ def empty(shown: HomeShown | None, here: str = "") -> Iterator[Line]:
     if all(view.problem for view in views):  # the banner says which
         yield (("No mailbox answers.", "strong"), (" It is tried again all the time.", ""))
         return
-    yield (("No run yet.", "strong"), (" Start one here, then join it on your other machines:", ""))
+    yield (("No run yet.", "strong"), (" Start one here, then join it on your other machines: ", ""))
+    yield (("    n", "accent"), (" opens the form of a new run; or in a terminal:", ""))
     yield (("    swarm start diloco --task charlm", "accent"),)
     yield (("or watch two learners on this machine:", ""),)
     yield (("    swarm demo", "accent"),)

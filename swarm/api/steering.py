@@ -12,7 +12,7 @@ import msgspec
 
 from swarm import launcher
 from swarm.api.finding import ended, opened, survey
-from swarm.core.checks import MAX_ROUND, MAX_SEED
+from swarm.core.checks import MAX_ROUND
 from swarm.core.errors import (
     MailboxUnavailable,
     RunEnded,
@@ -21,14 +21,16 @@ from swarm.core.errors import (
     UsageError,
 )
 from swarm.core.finetune import FineTune
-from swarm.core.ids import is_learner_id, learner_id_from_host
 from swarm.core.ids import learner_id as check_learner_id
+from swarm.core.ids import learner_id_from_host
+from swarm.core.joboptions import RunOptions
 from swarm.core.jobs import CreateRun, Learn
 from swarm.core.keys import RunKeys
 from swarm.core.mounting import parse_share
 from swarm.core.naming import run_id, run_name
 from swarm.core.owner import OwnerRules, parse_hours
 from swarm.core.records import Control, Role
+from swarm.core.request import check_run
 from swarm.core.specs import Algorithm
 from swarm.core.state import RunPhase
 from swarm.host import settings
@@ -68,18 +70,16 @@ def new_run(
     except TaskUnknown as error:
         raise UsageError(str(error)) from None
     random = secrets.SystemRandom()
-    if rounds is not None and not 1 <= rounds <= MAX_ROUND:
-        raise UsageError(f"rounds must be 1 to {MAX_ROUND}, got {rounds}")
-    if name is not None and not is_learner_id(name):  # the same grammar: safe to type, to show and to compare
-        raise UsageError(f"{name!r} is no name for a run: 1 to 64 of a-z, 0-9 and '-', and no Windows device name")
-    if seed is not None and not 0 <= seed <= MAX_SEED:
-        raise UsageError(f"seed must be 0 to {MAX_SEED}, got {seed}")
-    if not 0 <= eval_every <= MAX_ROUND:
-        raise UsageError(f"eval_every must be 0 to {MAX_ROUND}, got {eval_every}")
-    if not 0 <= checkpoint_every <= MAX_ROUND:
-        raise UsageError(f"checkpoint_every must be 0 to {MAX_ROUND}, got {checkpoint_every}")
-    if not 1 <= checkpoints_kept <= MAX_ROUND:
-        raise UsageError(f"checkpoints_kept must be 1 to {MAX_ROUND}, got {checkpoints_kept}")
+    check_run(
+        RunOptions(
+            rounds=rounds,
+            name=name,
+            seed=seed,
+            eval_every=eval_every,
+            checkpoint_every=checkpoint_every,
+            keep_checkpoints=checkpoints_kept,
+        )
+    )
     return CreateRun(
         run=run_id(random),
         name=name or run_name(task, random),
@@ -109,8 +109,7 @@ def new_finetuning(
     """An MLX-LM fine-tuning to be made by a worker, whose order gives the base model and the data. `attach`: the data; None: if
     it is under 1 GiB. `adapter`: a Safetensors file that it begins with. `share`: as of `new_run`. Raises UsageError."""
     random = secrets.SystemRandom()
-    if name is not None and not is_learner_id(name):
-        raise UsageError(f"{name!r} is no name for a run: 1 to 64 of a-z, 0-9 and '-', and no Windows device name")
+    check_run(RunOptions(name=name))
     return CreateRun(
         run=run_id(random),
         name=name or run_name(algorithm.fine_tune_type, random),

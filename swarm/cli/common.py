@@ -7,11 +7,13 @@ import functools
 import json
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any, TypedDict, TypeVar, cast, get_args
+from typing import Any, TypedDict, TypeVar, cast
 
 import click
 
+from swarm.cli.specoptions import job_option
 from swarm.core.errors import UsageError
+from swarm.core.joboptions import LearnerOptions, OwnerOptions, RunOptions
 from swarm.core.records import Role
 from swarm.core.sentences import plain
 
@@ -19,11 +21,7 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 mailbox_option = click.option("--mailbox", metavar="DIR", help="The mailbox; else SWARM_MAILBOX, else the one last used.")
-share_option = click.option(
-    "--share",
-    metavar="URL",
-    help="Where other machines mount the folder that holds the mailbox, as smb://nas/swarm: those that have not yet are told.",
-)
+share_option = job_option(RunOptions, "share")
 peers_option = click.option(
     "--peer",
     "peers",
@@ -32,13 +30,7 @@ peers_option = click.option(
     help="A machine to ask for runs, too, where multicast does not get through; not with --mailbox.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line on stdout.")
-workers_option = click.option(
-    "--workers",
-    type=click.IntRange(1, 64),
-    default=1,
-    show_default=True,
-    help="Learners on this machine, each a process of its own: ID, ID-2, ….",
-)
+workers_option = job_option(RunOptions, "workers")
 
 
 class OwnerChoice(TypedDict):
@@ -64,26 +56,8 @@ class LearnerChoice(OwnerChoice):
     threads: int | None
 
 
-def _owner_options() -> dict[str, Callable[[F], F]]:
-    return {
-        "idle_only": click.option(
-            "--idle-only/--no-idle-only",
-            default=None,
-            help="Train only while nobody is at this machine's keyboard: hold still within seconds, go on by itself. By "
-            "default as the settings have it, like the three that follow.",
-        ),
-        "on_ac_only": click.option(
-            "--on-ac-only/--no-on-ac-only", default=None, help="Train only on mains power, not on battery."
-        ),
-        "hours": click.option(
-            "--hours", metavar="FROM-TO", help="Train only at this time of the day, as in 22-7 or 22:30-7,12-13; local time."
-        ),
-        "nice": click.option(
-            "--nice",
-            type=click.IntRange(0, 19),
-            help="The higher, the more other programs come first; by default 0, and 10 with --wait.",
-        ),
-    }
+_OWNER = tuple(OwnerChoice.__annotations__)
+_LEARNER = ("learner_id", "framework", "device", "data", "model", "adapter_path", "interface", "role", "threads")
 
 
 def owner_options(command: F) -> F:
@@ -94,8 +68,8 @@ def owner_options(command: F) -> F:
         return command(owner={name: given.pop(name) for name in OwnerChoice.__annotations__}, **given)
 
     decorated: Any = gathered
-    for option in reversed(_owner_options().values()):
-        decorated = option(decorated)
+    for name in reversed(_OWNER):
+        decorated = job_option(OwnerOptions, name)(decorated)
     return cast(F, decorated)
 
 
@@ -108,51 +82,9 @@ def learner_options(command: F, *, but: tuple[str, ...] = ()) -> F:
         return command(learner=learner, **given)
 
     decorated: Any = gathered
-    every = {
-        "learner_id": click.option(
-            "--learner-id", metavar="ID", help="Name of this learner in the run; by default the host's name."
-        ),
-        "framework": click.option(
-            "--framework",
-            type=click.Choice(["auto", "torch", "mlx"]),
-            default="auto",
-            show_default=True,
-            help="What to train with.",
-        ),
-        "device": click.option(
-            "--device", default="auto", show_default=True, metavar="DEVICE", help="auto, cpu, mps, metal, cuda or cuda:N."
-        ),
-        "data": click.option("--data", metavar="FILE", help="The task's data, if it is not the shipped one: a file or folder."),
-        "model": click.option(
-            "--model",
-            metavar="DIR|REPO",
-            help="Of a run that fine-tunes a model: where it is on this machine, a folder or a Hugging Face repository.",
-        ),
-        "adapter_path": click.option(
-            "--adapter-path", metavar="DIR", help="Of an MLX-LM fine-tuning: where this machine is to write the adapter."
-        ),
-        "interface": click.option(
-            "--interface",
-            metavar="NAME",
-            help="The network interface over which machines find each other, as en0, and an MLX-LM fine-tuning exchanges; by "
-            "default the best.",
-        ),
-        "role": click.option(
-            "--role",
-            type=click.Choice(get_args(Role)),
-            default="both",
-            show_default=True,
-            help="both: train and close rounds; learner: train only; syncer: close rounds only, which needs no framework; "
-            "either: train, and close rounds while no syncer is live.",
-        ),
-        "threads": click.option(
-            "--threads", type=click.IntRange(1), help="CPU threads of the framework; by default as it likes."
-        ),
-        **_owner_options(),
-    }
-    for name, option in reversed(every.items()):
+    for name in reversed((*_LEARNER, *_OWNER)):
         if name not in but:
-            decorated = option(decorated)
+            decorated = job_option(LearnerOptions, name)(decorated)
     return cast(F, decorated)
 
 

@@ -33,3 +33,30 @@ def spec_options(spec: type[msgspec.Struct], *, but: tuple[str, ...] = ()) -> Ca
         return command
 
     return decorate
+
+
+def job_option(spec: type[msgspec.Struct], name: str, *, turn: str = "") -> Callable[[F], F]:
+    """The click option for a field of core/joboptions.py, with its default. `turn`: what stands for {turn} in the help."""
+    option = next(each for each in options(spec) if each.name == name)
+    flag, help = f"--{name.replace('_', '-')}", option.help.replace("{turn}", turn)
+    if option.type is bool:
+        if option.optional:
+            return click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=help)
+        return click.option(flag, name, is_flag=True, help=help)
+    kind: Any = click.Choice(option.choices) if option.choices else option.type
+    if option.type is int and not option.choices:
+        limits = dict(option.limits)
+        kind = click.IntRange(_whole(limits.get(">=")), _whole(limits.get("<=")))
+    return click.option(
+        flag,
+        name,
+        type=kind,
+        default=option.default,
+        show_default=option.default is not None,
+        metavar=option.metavar or None,
+        help=help,
+    )
+
+
+def _whole(limit: float | None) -> int | None:
+    return None if limit is None else int(limit)

@@ -8,24 +8,16 @@ from typing import Any, TypedDict, TypeVar, cast
 
 import click
 
-from swarm import api
-from swarm.cli.common import (
-    LearnerChoice,
-    json_option,
-    learner_options,
-    mailbox_option,
-    remember,
-    share_option,
-    wait_for,
-    where,
-    workers_option,
-)
+from swarm.cli.begin import begin
+from swarm.cli.common import LearnerChoice, json_option, learner_options, mailbox_option, workers_option
 from swarm.cli.finetune import mlx_lm
 from swarm.cli.jobfile import job_file_option, tables_of
-from swarm.cli.specoptions import spec_options
+from swarm.cli.specoptions import job_option, spec_options
 from swarm.core.errors import UsageError
+from swarm.core.joboptions import TASKS, TURNS, LearnerOptions, RunOptions
 from swarm.core.options import options
-from swarm.core.specs import Algorithm, DiLoCo, FedAvg
+from swarm.core.request import in_rounds
+from swarm.core.specs import ByRounds, DiLoCo, FedAvg
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -36,6 +28,9 @@ def start() -> None:
 
     The worker runs in the foreground; --detach leaves it in the background, --no-join only makes the run.
     """
+
+
+RUN_OPTIONS = tuple(option.name for option in options(RunOptions) if option.name != "workers")
 
 
 class JobChoice(TypedDict):
@@ -87,51 +82,7 @@ def job_options(*, task: str, tasks: str, turn: str) -> Callable[[F], F]:
                     metavar="KEY=VALUE",
                     help="An option of the task; may be repeated.",
                 ),
-                click.option(
-                    "--rounds",
-                    type=click.IntRange(1),
-                    help="Rounds that the run has; by default it goes on until it is stopped.",
-                ),
-                click.option("--name", help="Name of the run; by default the task and two words."),
-                click.option("--seed", type=click.IntRange(0), help="Seed of model and data; by default a random one."),
-                click.option(
-                    "--eval-every",
-                    type=click.IntRange(0),
-                    default=1,
-                    show_default=True,
-                    help=f"{turn} per evaluation; 0: none.",
-                ),
-                click.option(
-                    "--checkpoint-every",
-                    type=click.IntRange(0),
-                    default=0,
-                    show_default=True,
-                    help=f"{turn} after which the parameters are kept for good; 0: never.",
-                ),
-                click.option(
-                    "--keep-checkpoints",
-                    type=click.IntRange(1),
-                    default=3,
-                    show_default=True,
-                    help="How many of these are kept.",
-                ),
-                click.option(
-                    "--attach/--no-attach",
-                    default=None,
-                    help="Put the file of --data into the mailbox, for those who join; by default if it is under 1 GiB.",
-                ),
-                click.option(
-                    "--attach-model",
-                    is_flag=True,
-                    help="Put the model of --model into the mailbox, for those who join and do not have it.",
-                ),
-                click.option(
-                    "--base-model",
-                    metavar="FILE",
-                    help="A Safetensors file with the parameters that the run begins with, as `swarm export` writes it; by "
-                    "default they are freshly initialised.",
-                ),
-                share_option,
+                *(job_option(RunOptions, name, turn=turn) for name in RUN_OPTIONS),
                 click.option("--no-join", is_flag=True, help="Only make the run."),
                 click.option("--detach", is_flag=True, help="Train in the background; `swarm jobs` shows it."),
                 workers_option,
@@ -144,7 +95,7 @@ def job_options(*, task: str, tasks: str, turn: str) -> Callable[[F], F]:
 
 
 @start.command()
-@job_options(task="charlm", tasks="charlm, mlp, lenet5, lora", turn="Turns through all fragments")
+@job_options(task=TASKS["diloco"], tasks="charlm, mlp, lenet5, lora", turn=TURNS["diloco"])
 @spec_options(DiLoCo)
 @functools.partial(learner_options, but=("adapter_path",))
 @mailbox_option
@@ -166,7 +117,7 @@ def _clients(value: Any) -> int | str:
 
 # `threads` is a word about every learner, this machine's included; `private` is said by --clients.
 @start.command()
-@job_options(task="lenet5", tasks="lenet5, lora", turn="Rounds")
+@job_options(task=TASKS["fedavg"], tasks="lenet5, lora", turn=TURNS["fedavg"])
 @click.option(
     "--clients",
     type=_clients,
@@ -201,11 +152,6 @@ def fedavg(
         fields |= {"private": True} if clients == "private" else {"clients": clients}
     native = {**tables_of("optimizer-options"), **{k: _value(v) for k, v in _pairs("--optimizer-option", optimizer_options)}}
     algorithm = _spec(FedAvg, fields | ({"native": native} if native else {}))
-    learner["threads"] = algorithm.threads
-    if algorithm.model_seed is not None:
-        if job["seed"] not in (None, algorithm.model_seed):
-            raise UsageError("--seed and --model-seed both say how the fresh model is drawn: give one of them")
-        job["seed"] = algorithm.model_seed
     return _start(algorithm, job=job, learner=learner, mailbox=mailbox, as_json=as_json)
 
 
@@ -222,38 +168,16 @@ def _spec(kind: type[A], fields: Mapping[str, Any]) -> A:
 start.add_command(mlx_lm)
 
 
-def _start(algorithm: Algorithm, *, job: JobChoice, learner: LearnerChoice, mailbox: str | None, as_json: bool) -> int:
-    from swarm.cli import narrate
-
-    if job["attach"] and learner["data"] is None:
-        raise UsageError("--attach needs a file: pass it with --data FILE")
-    if job["attach_model"] and learner["model"] is None:
-        raise UsageError("--attach-model needs a model: pass it with --model")
-    if isinstance(algorithm, FedAvg) and algorithm.private and job["workers"] > 1:
-        raise UsageError("private clients have data of their own, each learner its own: --workers would give all the same")
-    location = where(mailbox)
-    create = api.new_run(
+def _start(algorithm: ByRounds, *, job: JobChoice, learner: LearnerChoice, mailbox: str | None, as_json: bool) -> int:
+    request = in_rounds(
+        algorithm,
         task=job["task"],
         options={**_strings(tables_of("options")), **parsed(job["task_options"])},
-        algorithm=algorithm,
-        rounds=job["rounds"],
-        seed=job["seed"],
-        name=job["name"],
-        eval_every=job["eval_every"],
-        checkpoint_every=job["checkpoint_every"],
-        checkpoints_kept=job["keep_checkpoints"],
-        base_model=job["base_model"],
-        attach=job["attach"],
-        attach_model=job["attach_model"],
-        share=job["share"],
+        run=RunOptions(**{name: job[name] for name in (*RUN_OPTIONS, "workers")}),  # type: ignore[literal-required]
+        learner=LearnerOptions(**learner),  # type: ignore[arg-type]
+        join=not job["no_join"],
     )
-    wait_for(api.check_new_name(location, create.name))
-    remember(location)
-    workers = 1 if job["no_join"] else job["workers"]
-    orders = api.learn_orders(location, create.run, workers, create=create, join=not job["no_join"], **learner)
-    if job["detach"] and not job["no_join"]:
-        return narrate.detach(orders, name=create.name, as_json=as_json)
-    return narrate.follow(orders, as_json=as_json)
+    return begin(request, mailbox=mailbox, detach=job["detach"], as_json=as_json)
 
 
 def parsed(pairs: tuple[str, ...]) -> dict[str, str]:

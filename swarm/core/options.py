@@ -26,6 +26,8 @@ class Option(msgspec.Struct, frozen=True):
     choices: tuple[str, ...]
     minimum: float | None
     help: str
+    limits: tuple[tuple[str, float], ...] = ()  # of a number, as in ((">=", 1), ("<=", 64))
+    metavar: str = ""  # what stands for the value in a command's help
 
 
 def options(spec: type[msgspec.Struct]) -> Iterator[Option]:
@@ -45,7 +47,15 @@ def options(spec: type[msgspec.Struct]) -> Iterator[Option]:
             choices=choices,
             minimum=lows[0] if lows else None,
             help=next((m.description for m in metas if m.description), ""),
+            limits=tuple((sign, limit) for m in metas for sign, limit in _limits(m)),
+            metavar=next((str(m.extra["metavar"]) for m in metas if m.extra and "metavar" in m.extra), ""),
         )
+
+
+def _limits(meta: Meta) -> Iterator[tuple[str, float]]:
+    for sign, limit in ((">=", meta.ge), (">", meta.gt), ("<=", meta.le), ("<", meta.lt)):
+        if limit is not None:
+            yield sign, limit
 
 
 def differences(here: msgspec.Struct, there: msgspec.Struct) -> list[str]:

@@ -12,6 +12,7 @@ from tui.screens.dialogs import Page
 from tui.screens.home import HomeScreen
 from tui.screens.join import JoinScreen
 from tui.screens.network import NetworkScreen
+from tui.screens.new import NewScreen
 from tui.screens.run import RunScreen
 from tui.widgets.keybar import KeyBar
 
@@ -21,7 +22,13 @@ ALL = [(place, key) for place, keys in KEYS.items() for key in keys]
 
 @pytest.mark.parametrize(("place", "key"), ALL, ids=lambda value: value.action if isinstance(value, Key) else value.name)
 def test_every_key_has_an_action_where_it_works(place: Place, key: Key) -> None:
-    owners = {Place.EVERYWHERE: SwarmApp, Place.RUN: RunScreen, Place.JOIN: JoinScreen, Place.NETWORK: NetworkScreen}
+    owners = {
+        Place.EVERYWHERE: SwarmApp,
+        Place.RUN: RunScreen,
+        Place.JOIN: JoinScreen,
+        Place.NETWORK: NetworkScreen,
+        Place.NEW: NewScreen,
+    }
     owner = owners.get(place, HomeScreen)
     assert hasattr(owner, f"action_{key.action.partition('(')[0]}")
 
@@ -34,7 +41,7 @@ def test_bindings_are_the_table_and_nothing_else() -> None:
 
 
 def test_no_key_means_two_things_in_one_place() -> None:
-    for places in ((Place.HOME, Place.LISTS), (Place.RUN, Place.LISTS), (Place.NETWORK, Place.LISTS), (Place.JOIN,)):
+    for places in ((Place.HOME, Place.LISTS), (Place.RUN, Place.LISTS), (Place.NETWORK, Place.LISTS), (Place.JOIN,), (Place.NEW,)):
         keys = [k for p in (*places, Place.EVERYWHERE) for key in KEYS[p] for k in key.keys.split(",")]
         assert len(keys) == len(set(keys))
 

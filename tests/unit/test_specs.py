@@ -155,7 +155,7 @@ def test_every_field_is_an_option_in_order() -> None:
 
 def test_an_option_is_derived_right() -> None:
     assert BY_NAME["sync_every"] == Option(
-        "sync_every", int, 100, False, (), 1, "inner steps between two rounds of one fragment (H)"
+        "sync_every", int, 100, False, (), 1, "inner steps between two rounds of one fragment (H)", ((">=", 1),)
     )
     start, grace, dtype = BY_NAME["start_learners"], BY_NAME["grace_s"], BY_NAME["delta_dtype"]
     assert (start.type, start.optional, start.minimum, start.choices) == (int, True, 1, ())

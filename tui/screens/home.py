@@ -148,6 +148,9 @@ class HomeScreen(ListScreen):
         if entry := self._entry:
             self.app.open_join(entry.at, entry.state, name=entry.name)
 
+    def action_new(self) -> None:
+        self.app.open_new()
+
     def action_peer(self) -> None:
         questions.ask_peer(self.app)
 
