@@ -14,8 +14,6 @@ class HomeSource(Protocol):
 
 
 class RunSource(Protocol):
-    @property
-    def behind(self) -> bool: ...  # more of the history is there to be read
     async def poll(self) -> RunState: ...
     @property
     def behind(self) -> bool: ...

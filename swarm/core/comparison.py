@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
-
 import msgspec
 
 from swarm.core.participation import accuracy
@@ -92,7 +89,7 @@ def standing(state: RunState) -> Standing:
             seconds_s=last.seconds_s,
             learners=len(ranked),
             last_train=last.train_loss,
-            best_val=_best(row.val_loss for row in tape),
+            best_val=min((row.val_loss for row in tape if row.val_loss is not None), default=None),
             last_val=next((row.val_loss for row in reversed(tape) if row.val_loss is not None), None),
         )
     series = state.series
@@ -102,14 +99,10 @@ def standing(state: RunState) -> Standing:
         seconds_s=series.elapsed.values[-1] if series.elapsed.values else 0.0,
         learners=len(series.took_part),
         last_train=series.train.values[-1] if series.train.values else None,
-        best_val=_best(e.loss for e in state.evals),
+        best_val=series.best_loss,
         last_val=next((e.loss for e in reversed(state.evals) if e.loss is not None), None),
-        best_accuracy=max((v for e in state.evals if (v := accuracy(e.metrics)) is not None), default=None),
+        best_accuracy=series.best_accuracy,
     )
-
-
-def _best(losses: Iterable[float | None]) -> float | None:
-    return min((loss for loss in losses if loss is not None and math.isfinite(loss)), default=None)
 
 
 def totals(here: RunState, there: RunState) -> list[tuple[str, str, str]]:

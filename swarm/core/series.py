@@ -12,8 +12,8 @@ from typing import Literal, TypeAlias, assert_never
 
 import msgspec
 
-from swarm.core.participation import mean_metrics
-from swarm.core.records import Participant, RoundRecord
+from swarm.core.participation import accuracy, mean_metrics
+from swarm.core.records import EvalRecord, Participant, RoundRecord
 
 MOST = 1024  # points of one curve
 LEARNERS = 512  # of which a curve is kept
@@ -46,6 +46,8 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     steps: Curve = Curve()  # inner steps up to there, of the learner that made most
     tokens: int = 0  # trained on so far, all participants together; in the run's weight_unit
     took_part: Mapping[str, int] = {}  # rounds in which each learner counted
+    best_loss: float | None = None  # of all evaluations, however few of their records are kept
+    best_accuracy: float | None = None
 
     def of(self, figure: Figure) -> Curve:
         match figure:
@@ -98,7 +100,8 @@ def told(series: Series, record: RoundRecord, *, hidden: bool) -> Series:
         known = series.of(figure)
         return known if hidden and figure in HIDDEN else _put(known, round, measured(figure, parts, close_s=record.close_s))
 
-    return Series(
+    return msgspec.structs.replace(
+        series,
         train=put("train"),
         learners=learners,
         metrics=metrics,
@@ -111,6 +114,16 @@ def told(series: Series, record: RoundRecord, *, hidden: bool) -> Series:
         tokens=series.tokens + sum(p.tokens for p in parts),
         took_part=took_part,
     )
+
+
+def evaluated(series: Series, record: EvalRecord) -> Series:
+    """`series` with an evaluation more."""
+    losses = [loss for loss in (series.best_loss, record.loss) if loss is not None and math.isfinite(loss)]
+    right = [each for each in (series.best_accuracy, accuracy(record.metrics)) if each is not None]
+    best, most = min(losses, default=None), max(right, default=None)
+    if (best, most) == (series.best_loss, series.best_accuracy):
+        return series
+    return msgspec.structs.replace(series, best_loss=best, best_accuracy=most)
 
 
 def measured(figure: Figure, participants: Sequence[Participant], *, close_s: float = 0.0) -> float | None:

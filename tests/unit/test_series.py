@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.core.manifest import PayloadRef
-from swarm.core.records import Participant, RoundRecord
-from swarm.core.series import MOST, Curve, Figure, Series, extended, measured, told
+from swarm.core.records import EvalRecord, Participant, RoundRecord
+from swarm.core.series import MOST, Curve, Figure, Series, evaluated, extended, measured, told
 
 
 def part(learner: str, *, loss: float | None = 2.0, tokens: int = 10, cosine: float | None = None) -> Participant:
@@ -79,6 +79,15 @@ def test_a_round_without_participants_leaves_no_figure() -> None:
     series = told(Series(), record(0), hidden=False)
     assert all(not series.of(figure).rounds for figure in get_args(Figure))
     assert series.elapsed.values == (0.5,)
+
+
+def test_the_best_evaluation_is_known_though_its_record_is_gone() -> None:
+    series = Series()
+    for round, (loss, right) in enumerate([(2.0, 0.5), (None, 0.9), (1.5, 0.4), (3.0, None)]):
+        metrics = {} if right is None else {"accuracy": right}
+        series = evaluated(series, EvalRecord(round=round, learner="a", loss=loss, metrics=metrics))
+    assert (series.best_loss, series.best_accuracy) == (1.5, 0.9)
+    assert told(series, record(0, part("a")), hidden=False).best_loss == 1.5
 
 
 @given(figures=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), min_size=1, max_size=40))

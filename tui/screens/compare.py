@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tui.app import SwarmApp
 
 AGAIN_S = 2.0  # between two looks at runs that go on
+_KEPT = 256  # records of each run that stay whole
 _OFFERED = 30  # runs to choose from
 
 
@@ -46,7 +47,7 @@ class BothRuns(Question):
 
     async def _side(self, api: Api, at: RunAt) -> Side:
         try:
-            watch = self.watches.get(at) or api.RunWatch(at.mailbox, at.run)
+            watch = self.watches.get(at) or api.RunWatch(at.mailbox, at.run, keep=_KEPT)
             self.watches[at] = watch
             state = await watch.poll()
         except SwarmError as error:
