@@ -50,6 +50,7 @@ from tui.screens.pages import fact_lines, help_lines, report_lines
 from tui.screens.palette import Palette
 from tui.screens.run import RunScreen
 from tui.transitions import Note
+from tui.view_curves import PlotView
 from tui.view_new import Draft
 from tui.view_run import program_words
 
@@ -98,6 +99,7 @@ class SwarmApp(App[None]):
         self.join_shown: JoinShown | None = None
         self.network: NetworkShown | None = None
         self._draft: Draft | None = None  # of a new run that was not made
+        self.plot_view = PlotView()
         self._told = 0  # the newest note that had its toast
         self._leaving: set[str] = set()  # jobs that we wait for before we quit
 
@@ -331,6 +333,7 @@ class SwarmApp(App[None]):
         places = [Place.EVERYWHERE]
         if isinstance(screen, LiveScreen):
             places = [*screen.PLACES, Place.EVERYWHERE]
+            yield from screen.commands()
         for place in places:
             for key in KEYS[place]:
                 if (

@@ -17,6 +17,8 @@ class Place(Enum):
     JOIN = "Join"
     NEW = "New run"
     RUN = "Run"
+    COMPARE = "Compare"
+    PLOT = "Plot"
     NETWORK = "Network"
 
 
@@ -32,7 +34,7 @@ class Key:
     pinned: bool = False  # stands at the right end of the footer, however narrow that is
 
 
-_PANES, _MOVE = "panes", "go"
+_PANES, _MOVE, _PLOT = "panes", "go", "plot"
 
 
 def _panes(*names: str) -> tuple[Key, ...]:
@@ -59,6 +61,7 @@ KEYS: dict[Place, tuple[Key, ...]] = {
         Key("n", "new", "new run", "Make a run: a form with all that can be set, and a preview of what comes of it."),
         Key("r", "rescan", "rescan", "Look at all mailboxes again now."),
         Key("p", "peer", "add peer", "Add a machine by its address, where the network does not tell of it by itself."),
+        Key("c", "compare", "compare", "Mark the run under the cursor; then, on another one, draw both in one plot."),
         Key("d", "network", "network", "The other machines, and what swarm doctor finds here."),
         *_panes("runs", "jobs", "machines"),
     ),
@@ -96,7 +99,18 @@ KEYS: dict[Place, tuple[Key, ...]] = {
         *_panes("learners", "loss", "rounds", "log"),
         Key("5", "clients", "clients pane", "Go to the pane: clients, of a FedAvg run.", _PANES),
         Key("d", "details", "details", "A FedAvg run's last round; a data-parallel job's plan, preflight and refusals."),
-        Key("m", "metric", "metric", "From the accuracy to the losses, and back, where both are known."),
+        Key("c", "compare", "compare", "Draw this run and another one, of any mailbox, in one plot."),
+        Key("o", "overlay", "each learner", "Draw each learner's curve instead of their mean, and back: six at most."),
+    ),
+    Place.COMPARE: (
+        Key("escape", "back", "back", "Back to where you came from."),
+        *_panes("figures", "plot"),
+    ),
+    Place.PLOT: (
+        Key("m", "metric", "metric", "Draw the next of what is known: loss, accuracy, cosine, speed, bytes, times.", _PLOT),
+        Key("a", "axis", "axis", "Draw by rounds, by inner steps, or by the time that they took.", _PLOT),
+        Key("y", "log_axis", "log", "A logarithmic vertical axis, and back.", _PLOT),
+        Key("t", "window", "window", "Draw all, or the newest part: 100 or 20 rounds, of time an hour or 10 minutes.", _PLOT),
     ),
     Place.NETWORK: (
         Key("r", "check", "check", "Look at everything again: this machine, its network and the share."),

@@ -260,11 +260,15 @@ def _estimates(shown: previews.Preview, width: int) -> Iterator[Line]:
     if shown.memory_bytes is not None:
         yield from _fact("memory", f"about {previews.amount(shown.memory_bytes)} a learner, and what a batch takes", width)
     if shown.gradient_bytes is not None:
-        yield from _fact("exchange", f"{previews.amount(shown.gradient_bytes)} of gradients a step, between the machines", width)
+        yield from _fact(
+            "exchange", f"{previews.amount(shown.gradient_bytes)} of gradients a step, between the machines", width
+        )
     found = shown.estimate
     if found is not None:
         parts = f" (the largest of {found.fragments} fragments)" if found.fragments > 1 else ""
-        yield from _fact("payload", f"{previews.amount(found.up_bytes)} up, {previews.amount(found.down_bytes)} down a round{parts}", width)
+        yield from _fact(
+            "payload", f"{previews.amount(found.up_bytes)} up, {previews.amount(found.down_bytes)} down a round{parts}", width
+        )
         yield from _fact("transfer", _transfer(found, shown), width, dim=found.up_s is None)
         yield from _fact("round", _round(found, shown), width, dim=found.round_s is None)
         yield from _fact("disk", f"up to {previews.amount(found.disk_bytes)} in the mailbox, without attached files", width)

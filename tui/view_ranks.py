@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from swarm.api import (
@@ -21,7 +20,6 @@ from swarm.api import (
 from tui import text
 from tui.messages import RunShown
 from tui.states import STATES, learner_state
-from tui.widgets.plot import Curves
 from tui.widgets.table import Cell, Column, Row
 from tui.widgets.toned import Line, Piece
 
@@ -163,23 +161,6 @@ def apart_lines(state: RunState) -> Iterator[Line]:
             yield ((f"◌ {name} waits for the next generation", "dim"),)
     if len(apart) > APART:
         yield ((f"  and {len(apart) - APART} more without a rank", "dim"),)
-
-
-def curves(state: RunState) -> Curves:
-    """Losses by iteration."""
-    return Curves(
-        train=tuple((p.iteration, p.train_loss) for p in state.ranks.points if _drawn(p.train_loss)),  # type: ignore[misc]
-        validation=tuple(
-            (e.iteration, e.loss)  # type: ignore[misc]
-            for e in state.ranks.evals
-            if e.part == "valid" and _drawn(e.loss)
-        ),
-        empty="loss: nothing was reported yet",
-    )
-
-
-def _drawn(loss: float | None) -> bool:
-    return loss is not None and math.isfinite(loss)
 
 
 def generation_lines(shown: RunShown, *, brief: bool = False) -> tuple[Line, ...]:

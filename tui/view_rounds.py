@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from swarm.api import (
     DiLoCo,
     EvalRecord,
@@ -20,7 +18,6 @@ from swarm.api import (
 )
 from tui import text
 from tui.messages import RunShown
-from tui.widgets.plot import Curves
 from tui.widgets.toned import Line, Piece
 
 _REFUSED = 4  # rejected snapshots that a round shows
@@ -115,12 +112,3 @@ def rounds_summary(shown: RunShown) -> Line:
         line = (*closed[0][:2], *(piece for piece in closed[0] if piece[0].endswith("unchanged")))
     more = tuple((words if n == 0 else "," + words, tone) for n, ((words, tone),) in enumerate(closed[1:]))
     return (*open_round_line(shown, brief=brief), ("  ", ""), *line, *more)
-
-
-def curves(rounds: tuple[RoundRecord, ...], evals: tuple[EvalRecord, ...], *, hidden: bool = False) -> Curves:
-    """`hidden`: of the participants' data only counts are shown."""
-    return Curves(
-        accuracy=tuple((e.round, right) for e in evals if (right := accuracy(e.metrics)) is not None),
-        train=() if hidden else tuple((r.round, loss) for r in rounds if (loss := train_loss(r)) is not None),
-        validation=tuple((e.round, e.loss) for e in evals if e.loss is not None and math.isfinite(e.loss)),
-    )

@@ -38,10 +38,11 @@ from swarm.api.steering import (
     stop_run,
 )
 from swarm.core.adverts import PeerAdvert, PeerState, RunAdvert
+from swarm.core.comparison import differing, totals, unit_of
+from swarm.core.comparison import history as run_history
 from swarm.core.errors import MailboxError, NothingToJoin, RunNotFound, SwarmError, UsageError
 from swarm.core.events import ORDINARY
 from swarm.core.finetune import FineTune
-from swarm.core.history import longest_s
 from swarm.core.history import nested as nested_history
 from swarm.core.history import rows as history_rows
 from swarm.core.manifest import Manifest
@@ -53,7 +54,7 @@ from swarm.core.rankview import OPEN_RING, Checked, Progress, RankView, checked,
 from swarm.core.records import Beat, EvalRecord, LearnerRecord, Participant, Rejected, Role, RoundRecord, Snapshot
 from swarm.core.sentences import norms, refusal, trained
 from swarm.core.sentences import settings as settings_words
-from swarm.core.series import Curve, Series
+from swarm.core.series import Curve, Figure, Series, longest_s, measured, steps_made
 from swarm.core.sightings import SeenPeer, SeenRun, Sightings
 from swarm.core.specs import Algorithm, DiLoCo, FedAvg, private
 from swarm.core.state import LearnerView, RunState, participants, rejections, train_loss
@@ -78,6 +79,7 @@ __all__ = [
     "EvalPoint",
     "EvalRecord",
     "FedAvg",
+    "Figure",
     "FineTune",
     "Generation",
     "Home",
@@ -122,6 +124,7 @@ __all__ = [
     "checked",
     "checkpoints",
     "confusion_lines",
+    "differing",
     "discovers",
     "drop_learner",
     "expected",
@@ -146,6 +149,7 @@ __all__ = [
     "mailbox_location",
     "manners",
     "mean_metrics",
+    "measured",
     "mount",
     "nested_history",
     "new_finetuning",
@@ -163,14 +167,18 @@ __all__ = [
     "remember_peer",
     "remove_run",
     "resume_run",
+    "run_history",
     "settings_faults",
     "settings_words",
     "settled",
     "start_join",
+    "steps_made",
     "stop_run",
     "survey",
     "surveyed",
+    "totals",
     "train_loss",
     "trained",
+    "unit_of",
     "whole_run",
 ]

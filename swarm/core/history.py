@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from swarm.core.participation import mean_metrics
 from swarm.core.rankview import job_rows, spec_of
 from swarm.core.records import EvalRecord, Participant, Rejected, RoundRecord
 from swarm.core.sentences import plain
+from swarm.core.series import longest_s
 from swarm.core.specs import Algorithm, private
 from swarm.core.state import RunState, train_loss
 
@@ -63,14 +63,6 @@ def participant(p: Participant, spec: Algorithm) -> dict[str, Any]:
 
 def refused(r: Rejected) -> dict[str, Any]:
     return {"unit": r.unit, "learner": r.learner, "reason": r.reason, "round": r.round, "differs": r.differs}
-
-
-def longest_s(participants: Iterable[Participant]) -> float:
-    """What a round's training took: one learner trains its clients one after another, others do so meanwhile."""
-    by_learner: dict[str, float] = {}
-    for p in participants:
-        by_learner[p.learner] = by_learner.get(p.learner, 0.0) + p.seconds_s
-    return max(by_learner.values(), default=0.0)
 
 
 def _row(spec: Algorithm, record: RoundRecord, evaluated: EvalRecord | None) -> dict[str, Any]:

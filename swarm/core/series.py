@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Literal, TypeAlias, assert_never
 
 import msgspec
 
-from swarm.core.participation import mean_metrics
-from swarm.core.records import Participant, RoundRecord
+from swarm.core.participation import accuracy, mean_metrics
+from swarm.core.records import EvalRecord, Participant, RoundRecord
 
 MOST = 1024  # points of one curve
 LEARNERS = 512  # of which a curve is kept
+Figure: TypeAlias = Literal["train", "rate", "sent", "seconds", "cosine"]
+"""Of some participants of a round: their mean training loss, by tokens; their work (tokens or samples) per second, training and
+closing; bytes published; seconds of training and closing, waits left out; their mean cosine with the merged delta."""
+HIDDEN: frozenset[Figure] = frozenset({"train", "rate", "seconds"})
+"""What is not told of private clients: of the participants' data only counts are."""
 
 
 class Curve(msgspec.Struct, frozen=True):
@@ -33,9 +39,30 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     learners: Mapping[str, Curve] = {}  # the same of each one
     metrics: Mapping[str, Curve] = {}  # means of what the participants measured in training
     cosine: Curve = Curve()  # mean of the participants', with the merged delta
-    elapsed: Curve = Curve()  # seconds of training and closing up to the round's end, waits left out
+    rate: Curve = Curve()  # tokens or samples per second, all participants together
+    sent: Curve = Curve()  # bytes published
+    seconds: Curve = Curve()  # of training and closing, waits left out
+    elapsed: Curve = Curve()  # the same up to the round's end
     steps: Curve = Curve()  # inner steps up to there, of the learner that made most
+    tokens: int = 0  # trained on so far, all participants together; in the run's weight_unit
     took_part: Mapping[str, int] = {}  # rounds in which each learner counted
+    best_loss: float | None = None  # of all evaluations, however few of their records are kept
+    best_accuracy: float | None = None
+
+    def of(self, figure: Figure) -> Curve:
+        match figure:
+            case "train":
+                return self.train
+            case "rate":
+                return self.rate
+            case "sent":
+                return self.sent
+            case "seconds":
+                return self.seconds
+            case "cosine":
+                return self.cosine
+            case _:
+                assert_never(figure)
 
 
 def extended(curve: Curve, round: int, value: float) -> Curve:
@@ -60,26 +87,81 @@ def told(series: Series, record: RoundRecord, *, hidden: bool) -> Series:
     took_part = dict(series.took_part)
     for learner in by_learner:
         took_part[learner] = took_part.get(learner, 0) + 1
-    seconds_s = max((sum(p.seconds_s for p in own) for own in by_learner.values()), default=0.0) + record.close_s
-    steps = max((sum(p.steps for p in own) for own in by_learner.values()), default=0)
-    learners, metrics, train = dict(series.learners), dict(series.metrics), series.train
+    seconds_s = longest_s(parts) + record.close_s
+    learners, metrics = dict(series.learners), dict(series.metrics)
     if not hidden:
-        train = _put(train, round, mean_loss(parts))
         for learner, own in by_learner.items():
             if learner in learners or len(learners) < LEARNERS:
                 learners[learner] = _put(learners.get(learner, Curve()), round, mean_loss(own))
         for name, value in mean_metrics(parts).items():
             metrics[name] = _put(metrics.get(name, Curve()), round, value)
-    cosines = [p.cosine for p in parts if p.cosine is not None and math.isfinite(p.cosine)]
-    return Series(
-        train=train,
+
+    def put(figure: Figure) -> Curve:
+        known = series.of(figure)
+        return known if hidden and figure in HIDDEN else _put(known, round, measured(figure, parts, close_s=record.close_s))
+
+    return msgspec.structs.replace(
+        series,
+        train=put("train"),
         learners=learners,
         metrics=metrics,
-        cosine=_put(series.cosine, round, sum(cosines) / len(cosines) if cosines else None),
+        cosine=put("cosine"),
+        rate=put("rate"),
+        sent=put("sent"),
+        seconds=put("seconds"),
         elapsed=extended(series.elapsed, round, _last(series.elapsed) + seconds_s),
-        steps=extended(series.steps, round, _last(series.steps) + steps),
+        steps=extended(series.steps, round, _last(series.steps) + steps_made(parts)),
+        tokens=series.tokens + sum(p.tokens for p in parts),
         took_part=took_part,
     )
+
+
+def evaluated(series: Series, record: EvalRecord) -> Series:
+    """`series` with an evaluation more."""
+    losses = [loss for loss in (series.best_loss, record.loss) if loss is not None and math.isfinite(loss)]
+    right = [each for each in (series.best_accuracy, accuracy(record.metrics)) if each is not None]
+    best, most = min(losses, default=None), max(right, default=None)
+    if (best, most) == (series.best_loss, series.best_accuracy):
+        return series
+    return msgspec.structs.replace(series, best_loss=best, best_accuracy=most)
+
+
+def measured(figure: Figure, participants: Sequence[Participant], *, close_s: float = 0.0) -> float | None:
+    """What a round tells of `participants`; None if it does not. `close_s`: what closing it took, which all wait for."""
+    if not participants:
+        return None
+    match figure:
+        case "train":
+            return mean_loss(participants)
+        case "rate":
+            seconds_s = longest_s(participants) + close_s
+            return sum(p.tokens for p in participants) / seconds_s if seconds_s > 0 else None
+        case "sent":
+            return float(sum(p.size_bytes for p in participants))
+        case "seconds":
+            return longest_s(participants) + close_s
+        case "cosine":
+            cosines = [p.cosine for p in participants if p.cosine is not None and math.isfinite(p.cosine)]
+            return sum(cosines) / len(cosines) if cosines else None
+        case _:
+            assert_never(figure)
+
+
+def longest_s(participants: Sequence[Participant]) -> float:
+    """What a round's training took: one learner trains its clients one after another, others do so meanwhile."""
+    return max(_by_learner(participants, "seconds_s").values(), default=0.0)
+
+
+def steps_made(participants: Sequence[Participant]) -> int:
+    """Inner steps of the learner that made most."""
+    return int(max(_by_learner(participants, "steps").values(), default=0))
+
+
+def _by_learner(participants: Sequence[Participant], field: Literal["seconds_s", "steps"]) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for p in participants:
+        sums[p.learner] = sums.get(p.learner, 0) + getattr(p, field)
+    return sums
 
 
 def mean_loss(participants: Sequence[Participant]) -> float | None:

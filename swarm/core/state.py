@@ -33,7 +33,7 @@ from swarm.core.records import (
     Snapshot,
 )
 from swarm.core.rounds import starters
-from swarm.core.series import Series, mean_loss, told
+from swarm.core.series import Series, evaluated, mean_loss, told
 from swarm.core.specs import FedAvg, private
 from swarm.core.trust import Trust
 
@@ -332,7 +332,8 @@ def apply(state: RunState, event: Event) -> RunState:
         case EvalRead(record):
             at = bisect.bisect_left(state.evals, record.round, key=lambda e: e.round)
             after = at + (at < len(state.evals) and state.evals[at].round == record.round)
-            return _with(state, evals=kept_evals((*state.evals[:at], record, *state.evals[after:]), state.keep))
+            evals = kept_evals((*state.evals[:at], record, *state.evals[after:]), state.keep)
+            return _with(state, evals=evals, series=evaluated(state.series, record))
         case LearnerRead(record):
             old = _learner(state, record.learner)
             if old.record and old.record.incarnation > record.incarnation:

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from swarm.core.state import EvalRead, apply
-from tui import view_clients, view_rounds, view_run
+from tui import view_clients, view_curves, view_rounds, view_run
 from tui.screens.dialogs import Page
 from tui.screens.run import RunScreen
 from tui.transitions import round_closed
-from tui.widgets.plot import LossPane
+from tui.widgets.plot import PlotPane
 from tui.widgets.table import Table
 
 
@@ -46,7 +46,8 @@ def test_of_private_clients_only_counts_are_on_screen(fixed: SimpleNamespace) ->
     assert rows["linux-3090"][1] == "✓ reported"
     assert all(row[5] == "—" for row in words(view_run.learner_rows(shown)).values())
     assert not any("train" in line for line in said(view_rounds.closed_round_lines(shown.state, width=80)))
-    assert not view_rounds.curves(shown.state.rounds, shown.state.evals, hidden=True).train
+    assert [t.name for t in view_curves.chart(shown.state, view_curves.PlotView(metric="loss")).drawn] == ["validation"]
+    assert not view_curves.can_overlay(shown.state)
     assert "the round closes without their clients" in said(view_run.banner(shown))[0]
     details = "\n".join(said(view_clients.details(shown.state)))
     assert "samples" in details
@@ -94,15 +95,14 @@ async def test_keys_of_a_federated_run(fixed: SimpleNamespace, size: tuple[int, 
         await pilot.pause()
         run = app.screen
         assert isinstance(run, RunScreen)
-        clients, pane = run.query_one("#clients", Table), run.query_one(LossPane)
+        clients, pane = run.query_one("#clients", Table), run.query_one(PlotPane)
         assert bool(clients.display) == (size[0] >= 60)
         await pilot.press("5")
         assert clients.has_focus == (size[0] >= 60)
-        assert pane.graded
+        assert pane.chart.title == "Accuracy"
         await pilot.press("m")
-        assert not pane.graded
-        await pilot.press("m", "d")
-        assert pane.graded
+        assert pane.chart.title == "Loss"
+        await pilot.press("d")
         assert isinstance(app.screen, Page)
         assert app.screen.text.startswith("Round 11")
         await pilot.press("escape")
@@ -113,11 +113,10 @@ async def test_a_run_of_diloco_has_no_clients_and_no_such_keys(fixed: SimpleName
     shown = fixed.run_shown(fixed.run_state())
     app = fixed.app_over(fixed.home_shown(fixed.home(shown.state)), shown)
     async with app.run_test(size=(120, 36)) as pilot:
-        await pilot.press("w", "5", "m", "d")
+        await pilot.press("w", "5", "d")
         await pilot.pause()
         assert isinstance(app.screen, RunScreen)
         assert not app.screen.query_one("#clients").display
-        assert not app.screen.query_one(LossPane).graded
 
 
 async def test_the_accuracy_of_a_diloco_run_is_drawn_too(fixed: SimpleNamespace) -> None:
@@ -128,6 +127,5 @@ async def test_the_accuracy_of_a_diloco_run_is_drawn_too(fixed: SimpleNamespace)
     async with app.run_test(size=(120, 36)) as pilot:
         await pilot.press("w")
         await pilot.pause()
-        pane = app.screen.query_one(LossPane)
-        assert pane.graded
+        pane = app.screen.query_one(PlotPane)
         assert "Accuracy" in str(pane.border_title)

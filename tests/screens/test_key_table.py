@@ -1,36 +1,44 @@
 """One key table: bindings, footer, palette and help all come from it."""
 
+import importlib
+import pkgutil
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
 from textual.binding import Binding
 from textual.widgets import OptionList
 
+from tui import screens
 from tui.app import SwarmApp
 from tui.commands import KEYS, Key, Place, bindings, key_names
 from tui.screens.dialogs import Page
 from tui.screens.home import HomeScreen
 from tui.screens.join import JoinScreen
-from tui.screens.network import NetworkScreen
-from tui.screens.new import NewScreen
+from tui.screens.lists import LiveScreen
 from tui.screens.run import RunScreen
 from tui.widgets.keybar import KeyBar
 
-ABSENT = ("leave", "clients", "details", "metric")  # in a DiLoCo run that this machine does not train
+ABSENT = ("leave", "clients", "details")  # in a DiLoCo run that this machine does not train
 ALL = [(place, key) for place, keys in KEYS.items() for key in keys]
+
+
+for module in pkgutil.iter_modules(screens.__path__, f"{screens.__name__}."):
+    importlib.import_module(module.name)
+
+
+def live_screens(base: type[LiveScreen] = LiveScreen) -> Iterator[type[LiveScreen]]:
+    for screen in base.__subclasses__():
+        yield screen
+        yield from live_screens(screen)
 
 
 @pytest.mark.parametrize(("place", "key"), ALL, ids=lambda value: value.action if isinstance(value, Key) else value.name)
 def test_every_key_has_an_action_where_it_works(place: Place, key: Key) -> None:
-    owners = {
-        Place.EVERYWHERE: SwarmApp,
-        Place.RUN: RunScreen,
-        Place.JOIN: JoinScreen,
-        Place.NETWORK: NetworkScreen,
-        Place.NEW: NewScreen,
-    }
-    owner = owners.get(place, HomeScreen)
-    assert hasattr(owner, f"action_{key.action.partition('(')[0]}")
+    owners = [SwarmApp] if place is Place.EVERYWHERE else [screen for screen in live_screens() if place in screen.PLACES]
+    assert owners
+    for owner in owners:
+        assert hasattr(owner, f"action_{key.action.partition('(')[0]}"), owner
 
 
 def test_bindings_are_the_table_and_nothing_else() -> None:
@@ -41,9 +49,9 @@ def test_bindings_are_the_table_and_nothing_else() -> None:
 
 
 def test_no_key_means_two_things_in_one_place() -> None:
-    for places in ((Place.HOME, Place.LISTS), (Place.RUN, Place.LISTS), (Place.NETWORK, Place.LISTS), (Place.JOIN,), (Place.NEW,)):
-        keys = [k for p in (*places, Place.EVERYWHERE) for key in KEYS[p] for k in key.keys.split(",")]
-        assert len(keys) == len(set(keys))
+    for screen in live_screens():
+        keys = [k for p in (*screen.PLACES, Place.EVERYWHERE) for key in KEYS[p] for k in key.keys.split(",")]
+        assert len(keys) == len(set(keys)), screen
 
 
 async def test_help_lists_every_key(fixed: SimpleNamespace) -> None:
@@ -64,11 +72,11 @@ async def test_every_possible_key_is_in_the_palette_and_most_in_the_footer(fixed
     shown = fixed.run_shown(fixed.run_state())
     app = fixed.app_over(fixed.home_shown(fixed.home(shown.state)), shown)
     async with app.run_test(size=(200, 36)) as pilot:
-        for place in (Place.HOME, Place.RUN):
+        for _ in (Place.HOME, Place.RUN):
             await pilot.pause()
             titles = {command.title for command in app.get_system_commands(app.screen)}
             footer = {item.key for _, item in app.screen.query_one(KeyBar).items}
-            for key in (key for p in (place, Place.LISTS, Place.EVERYWHERE) for key in KEYS[p]):
+            for key in (key for p in (*app.screen.PLACES, Place.EVERYWHERE) for key in KEYS[p]):
                 if key.action not in (*ABSENT, "command_palette") and not key.priority:
                     assert f"{key.label} ({key_names(key)})" in titles
                 if key.footer and key.action not in ABSENT:

@@ -11,7 +11,7 @@ from swarm.core.rankstate import Generation
 from swarm.core.records import Control
 from swarm.core.state import ControlRead, apply
 from tests.integration import handmade_job as made
-from tui import view_home, view_ranks, view_run
+from tui import view_curves, view_home, view_ranks, view_run
 from tui.filters import asciify
 from tui.screens.dialogs import Page
 from tui.screens.run import RunScreen
@@ -103,9 +103,9 @@ def test_generations_newest_first_and_the_ring_is_open(fixed: SimpleNamespace) -
 
 
 def test_curves_are_of_what_counts(fixed: SimpleNamespace) -> None:
-    curves = view_ranks.curves(fixed.job_state())
-    assert [x for x, _ in curves.train] == list(range(10, 601, 10))
-    assert [x for x, _ in curves.validation] == [200, 400, 600]
+    train, validation = view_curves.chart(fixed.job_state(), view_curves.PlotView()).traces
+    assert [x for x, _ in train.points] == list(range(10, 601, 10))
+    assert [x for x, _ in validation.points] == [200, 400, 600]
 
 
 def test_the_plan_and_the_preflight_on_a_page(fixed: SimpleNamespace) -> None:

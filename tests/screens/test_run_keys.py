@@ -11,7 +11,7 @@ from tui.messages import LogLine
 from tui.screens.dialogs import Choice
 from tui.screens.join import JoinScreen
 from tui.screens.run import RunScreen
-from tui.widgets.plot import Curves, LossPane
+from tui.widgets.plot import PlotPane
 from tui.widgets.table import Cell, Row, Table
 from tui.widgets.toned import Lines, Words
 
@@ -128,7 +128,7 @@ async def test_an_unchanged_value_repaints_nothing(fixed: SimpleNamespace, monke
         await pilot.press("w")
         await pilot.pause()
         painted: list[str | None] = []
-        for kind in (Words, Table, Lines, LossPane):
+        for kind in (Words, Table, Lines, PlotPane):
             monkeypatch.setattr(kind, "refresh", lambda self, *a, **k: painted.append(self.id) or self)
         app.feed.tell(fixed.run_shown(state))
         await pilot.pause()
@@ -248,7 +248,7 @@ async def test_no_color_is_grey_and_draws_the_plot(fixed: SimpleNamespace, monke
         await pilot.press("w")
         await pilot.pause()
         segments = [segment for line in app.screen._compositor.render_strips() for segment in line]
-        assert any("⠢" in segment.text for segment in segments)
+        assert any("\u2801" <= c <= "\u28ff" for segment in segments for c in segment.text)
         colors = [c for s in segments if s.style for c in (s.style.color, s.style.bgcolor) if c and c.triplet]
         assert colors
         assert {len(set(color.triplet)) for color in colors if color.triplet} == {1}
@@ -273,21 +273,6 @@ async def test_a_light_theme_redraws_the_plot(fixed: SimpleNamespace) -> None:
         await pilot.pause()
         assert len(before) == len(plot_colors())
         assert not before & plot_colors()
-
-
-async def test_a_curve_that_changes_before_its_plot_is_there(fixed: SimpleNamespace) -> None:
-    app = over(fixed, fixed.run_shown(fixed.run_state(closed=0)))
-    async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("w")
-        pane = app.screen.query_one(LossPane)
-        for last in (3.0, 2.0, 1.0):
-            pane.show(Curves(train=((0, 4.0), (1, last))))
-        await pilot.pause()
-        assert "1.000" in drawn(app)[pane.region.y]
-        y_labels = [
-            line[pane.region.x + 1 : pane.region.x + 8].strip() for line in drawn(app)[pane.region.y : pane.region.bottom]
-        ]
-        assert "1.0" in y_labels
 
 
 async def test_p_asks_before_it_pauses_and_lets_it_go_on_at_once(fixed: SimpleNamespace) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.core.manifest import PayloadRef
-from swarm.core.records import Participant, RoundRecord
-from swarm.core.series import MOST, Curve, Series, extended, told
+from swarm.core.records import EvalRecord, Participant, RoundRecord
+from swarm.core.series import MOST, Curve, Figure, Series, evaluated, extended, measured, told
 
 
 def part(learner: str, *, loss: float | None = 2.0, tokens: int = 10, cosine: float | None = None) -> Participant:
@@ -61,6 +63,45 @@ def test_what_a_round_tells() -> None:
     assert series.elapsed.values == (3.5, 7.0)
     assert series.steps.values == (50.0, 100.0)
     assert series.took_part == {"a": 2, "b": 1}
+    assert series.seconds == Curve((0, 1), (3.5, 3.5))
+    assert series.rate == Curve((0, 1), (40 / 3.5, 10 / 3.5))
+    assert series.sent == Curve((0, 1), (16.0, 8.0))
+    assert series.tokens == 50
+
+
+def test_one_learner_trains_its_clients_one_after_another() -> None:
+    twice = told(Series(), record(0, part("a"), part("a"), part("b")), hidden=False)
+    assert twice.seconds.values == (6.5,)
+    assert twice.steps.values == (100.0,)
+
+
+def test_a_round_without_participants_leaves_no_figure() -> None:
+    series = told(Series(), record(0), hidden=False)
+    assert all(not series.of(figure).rounds for figure in get_args(Figure))
+    assert series.elapsed.values == (0.5,)
+
+
+def test_the_best_evaluation_is_known_though_its_record_is_gone() -> None:
+    series = Series()
+    for round, (loss, right) in enumerate([(2.0, 0.5), (None, 0.9), (1.5, 0.4), (3.0, None)]):
+        metrics = {} if right is None else {"accuracy": right}
+        series = evaluated(series, EvalRecord(round=round, learner="a", loss=loss, metrics=metrics))
+    assert (series.best_loss, series.best_accuracy) == (1.5, 0.9)
+    assert told(series, record(0, part("a")), hidden=False).best_loss == 1.5
+
+
+@given(figures=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), min_size=1, max_size=40))
+def test_a_figure_of_the_whole_lies_in_its_curve(figures: list[tuple[int, int]]) -> None:
+    """What a zoomed plot takes from records is what the whole one takes from the series."""
+    series, records = Series(), []
+    for round, (learners, tokens) in enumerate(figures):
+        made = record(round, *(part("abc"[n], loss=1.0 + n, tokens=tokens, cosine=0.1 * n) for n in range(learners)))
+        records.append(made)
+        series = told(series, made, hidden=False)
+    for figure in get_args(Figure):
+        each = [(r.round, measured(figure, r.participants, close_s=r.close_s)) for r in records]
+        curve = series.of(figure)
+        assert list(zip(curve.rounds, curve.values, strict=True)) == [(r, v) for r, v in each if v is not None]
 
 
 def test_of_private_clients_only_counts_are_told() -> None:
@@ -69,4 +110,7 @@ def test_of_private_clients_only_counts_are_told() -> None:
     assert not series.train.rounds
     assert not series.learners
     assert not series.metrics
+    assert not series.rate.rounds
+    assert not series.seconds.rounds
+    assert series.tokens == 10
     assert series.took_part == {"a": 1}

@@ -10,9 +10,10 @@ from textual.containers import Vertical
 from textual.reactive import reactive
 
 from swarm.api import Job, RunState
-from tui import questions, view_home
+from tui import questions, view_compare, view_home
 from tui.commands import Place, bindings
 from tui.messages import RUNNING_JOB, HomeShown, RunAt
+from tui.screens.compare import CompareScreen
 from tui.screens.lists import ListScreen
 from tui.view_run import stoppable
 from tui.widgets.keybar import KeyBar
@@ -30,6 +31,7 @@ class HomeScreen(ListScreen):
     app: SwarmApp
 
     shown: reactive[HomeShown | None] = reactive(None, repaint=False)
+    _marked: RunAt | None = None  # to be compared with the next one
 
     def compose(self) -> ComposeResult:
         yield Words(id="head")
@@ -62,7 +64,10 @@ class HomeScreen(ListScreen):
         if shown is None:
             return
         self.query_one("#banner", Words).show(*view_home.banner(shown, here))
-        self.query_one("#runs", Table).show(view_home.run_rows(shown, here))
+        rows = view_home.run_rows(shown, here)
+        if self._marked is not None:
+            rows = view_compare.marked(rows, view_home.row_key(self._marked))
+        self.query_one("#runs", Table).show(rows)
         jobs = self.query_one("#jobs", Table)
         jobs.set_class(not shown.home.jobs, "-empty")
         jobs.show(view_home.job_rows(shown.home.jobs, here))
@@ -79,6 +84,9 @@ class HomeScreen(ListScreen):
         lines = [*view_home.run_detail(state), *view_home.heard_detail(entry), *view_home.job_detail(self._job, here)]
         if self.table.id == "peers" and shown:
             lines = list(view_home.peer_detail(shown, self.table.cursor))
+        if self._marked is not None and shown is not None:
+            one = view_home.find_entry(shown, self._marked)
+            lines = [view_compare.mark_line(one.name if one else self._marked.run), *lines]
         self.query_one("#detail", Words).show(*lines)
         self.refresh_bindings()
 
@@ -119,7 +127,7 @@ class HomeScreen(ListScreen):
         match action:
             case "open":
                 return at is not None
-            case "watch":
+            case "watch" | "compare":
                 return at is not None and bool(at.mailbox)
             case "join":
                 return entry is not None and self._can_join(entry)
@@ -161,6 +169,15 @@ class HomeScreen(ListScreen):
     def action_pause(self) -> None:
         if (at := self.selected) and (state := self._state):
             questions.ask_pause(self.app, at, state)
+
+    def action_compare(self) -> None:
+        at, marked = self.selected, self._marked
+        if at is None:
+            return
+        self._marked = at if marked is None else None
+        self._paint()
+        if marked is not None and marked != at:
+            self.app.push_screen(CompareScreen(marked, at))
 
     def action_network(self) -> None:
         self.app.open_network()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar
 
+from textual.app import SystemCommand
 from textual.screen import Screen
 
 from tui.commands import Place
@@ -33,6 +35,10 @@ class LiveScreen(Screen[None]):
 
     def answered(self, message: Answered) -> None:
         """The feed has an answer, perhaps to another screen's question."""
+
+    def commands(self) -> Iterable[SystemCommand]:
+        """For the palette, beside its keys."""
+        return ()
 
 
 class ListScreen(LiveScreen):

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.reactive import reactive
 
-from swarm.api import RunState, private
-from tui import questions, view_clients, view_ranks, view_rounds, view_run
+from swarm.api import RunState
+from tui import questions, view_clients, view_curves, view_ranks, view_run
 from tui.commands import Place, bindings
 from tui.messages import RunAt, RunShown
+from tui.screens.compare import ask_other
 from tui.screens.dialogs import Page
-from tui.screens.lists import ListScreen
+from tui.screens.plots import PlotScreen
 from tui.widgets.keybar import KeyBar
-from tui.widgets.plot import LossPane
+from tui.widgets.plot import PlotPane
 from tui.widgets.rounds import RoundsPane
 from tui.widgets.table import Table
 from tui.widgets.toned import Lines, Words
@@ -23,13 +25,13 @@ from tui.widgets.toned import Lines, Words
 if TYPE_CHECKING:
     from tui.app import SwarmApp
 
-_SOMETIMES = ("join", "leave", "stop", "pause", "drop", "clients", "details", "metric")  # actions that a run may not have
+_SOMETIMES = ("join", "leave", "stop", "pause", "drop", "clients", "details", "overlay")  # actions that a run may not have
 _QUIET = (("nothing has happened since this run was opened here", "dim"),)
 
 
-class RunScreen(ListScreen):
-    BINDINGS: ClassVar = [*bindings(Place.RUN), *bindings(Place.LISTS)]
-    PLACES = (Place.RUN, Place.LISTS)
+class RunScreen(PlotScreen):
+    BINDINGS: ClassVar = [*bindings(Place.RUN), *bindings(Place.PLOT), *bindings(Place.LISTS)]
+    PLACES = (Place.RUN, Place.PLOT, Place.LISTS)
     PANES = ("#learners", "#loss", "#rounds", "#log")
     app: SwarmApp
 
@@ -41,7 +43,7 @@ class RunScreen(ListScreen):
         self.at = at
         self._name_first = name  # until the manifest was read
         self._possible: tuple[bool, ...] = ()
-        self._drawn: tuple[object, ...] = ()  # the records whose curves are drawn
+        self._drawn: tuple[object, ...] = ()  # the records whose curves are drawn, and how they are looked at
 
     def compose(self) -> ComposeResult:
         yield Words(id="head")
@@ -49,10 +51,10 @@ class RunScreen(ListScreen):
         yield Table(view_run.LEARNER_COLUMNS, name="Learners", id="learners")
         yield Table(view_clients.CLIENT_COLUMNS, name="Clients", id="clients")
         with Horizontal(id="middle"):
-            yield LossPane(id="loss")
+            yield PlotPane(id="loss")
             yield RoundsPane(id="rounds")
         yield Lines(follow=True, id="log")
-        yield KeyBar(Place.RUN, Place.LISTS)
+        yield KeyBar(Place.RUN, Place.PLOT, Place.LISTS)
 
     def on_mount(self) -> None:
         self.query_one("#log", Lines).title("Log", "follow ●")
@@ -91,7 +93,7 @@ class RunScreen(ListScreen):
             self.add_class("-federated")
             learners.call("tok/s", view_run.work_rate(shown.state))
             self.query_one("#clients", Table).show(view_clients.client_rows(shown))
-        self._draw(shown.state)
+        self.replot()
         self.query_one("#rounds", RoundsPane).show_run(shown)
         log = tuple(((line.text, line.tone),) for line in shown.log)
         self.query_one("#log", Lines).show(log or (_QUIET,))
@@ -100,16 +102,22 @@ class RunScreen(ListScreen):
             self._possible = possible
             self.refresh_bindings()
 
-    def _draw(self, state: RunState) -> None:
+    def plotted(self) -> tuple[view_curves.Metric, ...]:
+        return view_curves.metrics(self.shown.state) if self.shown else ()
+
+    @on(Table.Moved)
+    def replot(self) -> None:
         """The curves, if there is anything new in them."""
-        records = (state.manifest, state.rounds, state.evals, state.ranks.points, state.ranks.evals)
-        if len(records) == len(self._drawn) and all(a is b for a, b in zip(records, self._drawn, strict=True)):
+        if self.shown is None:
             return
-        self._drawn = records
-        hidden = state.manifest is not None and private(state.manifest.algorithm)
-        job = view_ranks.parallel(state)
-        curves = view_ranks.curves(state) if job else view_rounds.curves(state.rounds, state.evals, hidden=hidden)
-        self.query_one("#loss", LossPane).show(curves)
+        state, view = self.shown.state, self.app.plot_view
+        chosen = self.query_one("#learners", Table).cursor if view.each else ""
+        ranks = state.ranks
+        wanted = (state.manifest, state.series, state.rounds, state.evals, ranks.points, ranks.evals, view, chosen)
+        if len(wanted) == len(self._drawn) and all(a is b for a, b in zip(wanted, self._drawn, strict=True)):
+            return
+        self._drawn = wanted
+        self.query_one("#loss", PlotPane).show(view_curves.chart(state, view, selected=chosen))
 
     def _headline(self) -> None:
         shown = self.shown or RunShown(at=self.at, state=RunState(run=self._name_first), now_s=0.0)
@@ -131,8 +139,8 @@ class RunScreen(ListScreen):
                 return shown is not None and view_clients.federated(shown.state)
             case "details":
                 return shown is not None and (view_clients.federated(shown.state) or view_ranks.parallel(shown.state))
-            case "metric":
-                return self.ready and self.query_one("#loss", LossPane).can_switch
+            case "overlay":
+                return shown is not None and view_curves.can_overlay(shown.state)
             case _:
                 return True
 
@@ -148,9 +156,6 @@ class RunScreen(ListScreen):
             self.app.push_screen(Page("Plan and preflight", view_ranks.details(self.shown.state)))
         else:
             self.app.push_screen(Page("Last round", view_clients.details(self.shown.state)))
-
-    def action_metric(self) -> None:
-        self.query_one("#loss", LossPane).switch()
 
     def action_join(self) -> None:
         if self.shown:
@@ -185,6 +190,9 @@ class RunScreen(ListScreen):
         target = self.query_one("#learners") if log.has_focus else log
         if target.focusable:
             target.focus()
+
+    def action_compare(self) -> None:
+        ask_other(self.app, self.at)
 
     def action_back(self) -> None:
         self.app.close_run()
