@@ -59,7 +59,13 @@ from swarm.core.specs import Algorithm, DiLoCo, FedAvg, private
 from swarm.core.state import LearnerView, RunState, participants, rejections, train_loss
 from swarm.core.ticks import Tick
 from swarm.host.crash import note_crash
-from swarm.host.settings import mailbox_location
+from swarm.host.notify import notify
+from swarm.host.paths import settings_file as settings_path
+from swarm.host.settings import Described, Settings, first_start, mailbox_location
+from swarm.host.settings import checked as checked_setting
+from swarm.host.settings import described as described_settings
+from swarm.host.settings import load as load_settings
+from swarm.host.settings import save as save_setting
 from swarm.host.tending import held_by, manners
 from swarm.launcher import Job, jobs
 from swarm.learners.devices import installed_frameworks
@@ -74,6 +80,7 @@ __all__ = [
     "Checked",
     "ClientView",
     "Curve",
+    "Described",
     "DiLoCo",
     "EvalPoint",
     "EvalRecord",
@@ -108,6 +115,7 @@ __all__ = [
     "SeenPeer",
     "SeenRun",
     "Series",
+    "Settings",
     "Sightings",
     "Snapshot",
     "SwarmError",
@@ -120,13 +128,16 @@ __all__ = [
     "check_joinable",
     "check_new_name",
     "checked",
+    "checked_setting",
     "checkpoints",
     "confusion_lines",
+    "described_settings",
     "discovers",
     "drop_learner",
     "expected",
     "extend_run",
     "find_run",
+    "first_start",
     "foreign_program",
     "held_by",
     "history_rows",
@@ -140,6 +151,7 @@ __all__ = [
     "learn_orders",
     "leave",
     "live_learners",
+    "load_settings",
     "log_tail",
     "longest_s",
     "look_around",
@@ -152,6 +164,7 @@ __all__ = [
     "new_run",
     "norms",
     "note_crash",
+    "notify",
     "participants",
     "pause_run",
     "private",
@@ -163,7 +176,9 @@ __all__ = [
     "remember_peer",
     "remove_run",
     "resume_run",
+    "save_setting",
     "settings_faults",
+    "settings_path",
     "settings_words",
     "settled",
     "start_join",

@@ -11,7 +11,7 @@ from tui.commands import KEYS, Key, Place, bindings, key_names
 from tui.screens.dialogs import Page
 from tui.screens.home import HomeScreen
 from tui.screens.join import JoinScreen
-from tui.screens.network import NetworkScreen
+from tui.screens.lists import ListScreen, LiveScreen
 from tui.screens.run import RunScreen
 from tui.widgets.keybar import KeyBar
 
@@ -21,9 +21,9 @@ ALL = [(place, key) for place, keys in KEYS.items() for key in keys]
 
 @pytest.mark.parametrize(("place", "key"), ALL, ids=lambda value: value.action if isinstance(value, Key) else value.name)
 def test_every_key_has_an_action_where_it_works(place: Place, key: Key) -> None:
-    owners = {Place.EVERYWHERE: SwarmApp, Place.RUN: RunScreen, Place.JOIN: JoinScreen, Place.NETWORK: NetworkScreen}
-    owner = owners.get(place, HomeScreen)
-    assert hasattr(owner, f"action_{key.action.partition('(')[0]}")
+    owners = [kind for kind in LiveScreen.__subclasses__() + ListScreen.__subclasses__() if place in kind.PLACES]
+    for owner in owners or [SwarmApp]:
+        assert hasattr(owner, f"action_{key.action.partition('(')[0]}")
 
 
 def test_bindings_are_the_table_and_nothing_else() -> None:
@@ -34,7 +34,13 @@ def test_bindings_are_the_table_and_nothing_else() -> None:
 
 
 def test_no_key_means_two_things_in_one_place() -> None:
-    for places in ((Place.HOME, Place.LISTS), (Place.RUN, Place.LISTS), (Place.NETWORK, Place.LISTS), (Place.JOIN,)):
+    for places in (
+        (Place.HOME, Place.LISTS),
+        (Place.RUN, Place.LISTS),
+        (Place.NETWORK, Place.LISTS),
+        (Place.SETTINGS, Place.LISTS),
+        (Place.JOIN,),
+    ):
         keys = [k for p in (*places, Place.EVERYWHERE) for key in KEYS[p] for k in key.keys.split(",")]
         assert len(keys) == len(set(keys))
 
