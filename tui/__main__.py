@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> None:
         interfaces=given.interface,
         notify=notify,
     )
-    app = SwarmApp(feed, ascii=given.ascii, settings=settings, faults=faults)
+    app = SwarmApp(feed, ascii=given.ascii, settings=settings, faults=faults, welcome=not given.mailbox and api.first_start())
     app.run()
     sys.exit(app.return_code)
 

@@ -53,6 +53,7 @@ from tui.screens.pages import fact_lines, help_lines, report_lines
 from tui.screens.palette import Palette
 from tui.screens.run import RunScreen
 from tui.screens.settings import SettingsScreen
+from tui.screens.welcome import WelcomeScreen
 from tui.transitions import Note
 from tui.view_run import program_words
 
@@ -96,11 +97,13 @@ class SwarmApp(Preferring):
         pictures: Path | None = None,
         settings: Settings = Settings(),  # noqa: B008  # frozen
         faults: tuple[str, ...] = (),
+        welcome: bool = False,
     ) -> None:
         """`ascii`: draw with plain ASCII only, whatever the settings say. `home_folder`: shown as `~`. `pictures`: where
-        screenshots go; by default the current folder. `settings`, `faults`: as their file has them at the start."""
+        screenshots go; by default the current folder. `settings`, `faults`: as their file has them at the start. `welcome`:
+        begin with the page of the first start."""
         super().__init__(settings, faults, ascii=ascii)
-        self.feed = feed
+        self.feed, self._welcome = feed, welcome
         self.home_folder = str(Path.home()) if home_folder is None else home_folder
         self.pictures = pictures
         self.home: HomeShown | None = None
@@ -114,6 +117,8 @@ class SwarmApp(Preferring):
         self.animation_level = "none"
         self.push_screen(HomeScreen())
         self.feed.start(self.post_message)
+        if self._welcome:
+            self.open_welcome()
 
     def on_unmount(self) -> None:
         self.feed.close()
@@ -288,16 +293,18 @@ class SwarmApp(Preferring):
         if problem:
             self.toast(f"could not mount: {problem}", "error")
 
-    def open_run(self, at: RunAt) -> None:
+    def open_welcome(self) -> None:
+        if not any(isinstance(screen, WelcomeScreen) for screen in self.screen_stack):
+            self.push_screen(WelcomeScreen())
+
+    def open_run(self, at: RunAt, *, name: str = "") -> None:
         if (run := self._run_screen) is not None:
             if run.at == at:
                 return
             self.close_run()
         self.run_shown = None
-        name = next(
-            (s.name for v in (self.home.home.mailboxes if self.home else ()) for s in v.runs if s.run == at.run), at.run
-        )
-        self.push_screen(RunScreen(at, name))
+        known = (s.name for v in (self.home.home.mailboxes if self.home else ()) for s in v.runs if s.run == at.run)
+        self.push_screen(RunScreen(at, name or next(known, at.run)))
         self.feed.show(at)
 
     def close_run(self) -> None:
@@ -345,6 +352,7 @@ class SwarmApp(Preferring):
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         yield SystemCommand("theme", "Choose other colours, light ones among them.", self.action_change_theme)
+        yield SystemCommand("first start", "Name, mailbox, passphrase: the page of the first start.", self.open_welcome)
         places = [Place.EVERYWHERE]
         if isinstance(screen, LiveScreen):
             places = [*screen.PLACES, Place.EVERYWHERE]

@@ -20,6 +20,7 @@ class Place(Enum):
     RUN = "Run"
     NETWORK = "Network"
     SETTINGS = "Settings"
+    WELCOME = "First start"
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,12 @@ KEYS: dict[Place, tuple[Key, ...]] = {
         Key("enter", "change", "change", "Change the setting under the cursor; switch it, if it is on or off."),
         Key("backspace", "default", "default", "Take the setting under the cursor back to its default."),
         Key("escape", "back", "back", "Back, where you came from."),
+    ),
+    Place.WELCOME: (
+        Key("enter", "next", "next", "Take what stands here, and go on."),
+        Key("escape", "skip", "skip", "Leave this step out; at the end, leave all as it is."),
+        Key("down", "go(1)", "step down", "The next step.", footer=False),
+        Key("up", "go(-1)", "step up", "The step before.", footer=False),
     ),
     Place.LISTS: (
         Key("s", "sort", "sort", "Sort by the next column; the sorted heading is marked."),

@@ -37,6 +37,7 @@ from swarm.api.steering import (
     start_join,
     stop_run,
 )
+from swarm.api.welcoming import look_at_folder, look_at_machine, set_up
 from swarm.core.adverts import PeerAdvert, PeerState, RunAdvert
 from swarm.core.errors import MailboxError, NothingToJoin, RunNotFound, SwarmError, UsageError
 from swarm.core.events import ORDINARY
@@ -155,6 +156,8 @@ __all__ = [
     "log_tail",
     "longest_s",
     "look_around",
+    "look_at_folder",
+    "look_at_machine",
     "mailbox_location",
     "manners",
     "mean_metrics",
@@ -177,6 +180,7 @@ __all__ = [
     "remove_run",
     "resume_run",
     "save_setting",
+    "set_up",
     "settings_faults",
     "settings_path",
     "settings_words",
