@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 
 from swarm import api
@@ -15,10 +16,28 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--mailbox", metavar="DIR", action="append", help="mailbox to follow, may be repeated; by default those of the settings"
     )
+    parser.add_argument("--peer", metavar="HOST[:PORT]", action="append", default=[], help="a machine to ask for runs, too")
+    parser.add_argument(
+        "--interface", metavar="NAME", action="append", default=[], help="look here for machines; by default where it is best"
+    )
+    parser.add_argument(
+        "--notify", metavar="COMMAND", default="", help="run when a run ends, stalls or loses this machine, with the news added"
+    )
     parser.add_argument("--ascii", action="store_true", help="draw with plain ASCII characters only")
     given = parser.parse_args(arguments)
-    feed = Feed(api, tuple(given.mailbox) if given.mailbox else None)
-    app = SwarmApp(feed, ascii=given.ascii)
+    try:
+        notify = shlex.split(given.notify)
+    except ValueError as error:
+        parser.error(f"--notify: {error}")
+    settings, faults = api.load_settings()
+    feed = Feed(
+        api,
+        tuple(given.mailbox) if given.mailbox else None,
+        peers=given.peer,
+        interfaces=given.interface,
+        notify=notify,
+    )
+    app = SwarmApp(feed, ascii=given.ascii, settings=settings, faults=faults, welcome=not given.mailbox and api.first_start())
     app.run()
     sys.exit(app.return_code)
 

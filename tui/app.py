@@ -9,24 +9,26 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, Protocol
 
 from rich.text import Text
 from textual import events, on
-from textual.app import App, SuspendNotSupported, SystemCommand
+from textual.app import SuspendNotSupported, SystemCommand
 from textual.filter import LineFilter
 from textual.message import Message
 from textual.screen import Screen
 
-from swarm.api import RunState, Way, mount, note_crash
+from swarm.api import RunState, Settings, Way, mount, note_crash
 from tui import text
 from tui.asked import Question
-from tui.commands import KEYS, Place, bindings, key_names
-from tui.filters import Ascii, Styled
+from tui.commands import Place, bindings, key_names
+from tui.filters import Styled
 from tui.messages import (
     RUNNING_JOB,
+    Alarmed,
     Answered,
     CommandEnded,
     Facts,
@@ -39,7 +41,9 @@ from tui.messages import (
     RunAt,
     RunPolled,
     RunShown,
+    SettingsRead,
 )
+from tui.preferences import Preferring
 from tui.screens.dialogs import CANCEL, Choice, Option, Page
 from tui.screens.home import HomeScreen
 from tui.screens.join import JoinScreen
@@ -49,6 +53,8 @@ from tui.screens.new import NewScreen
 from tui.screens.pages import fact_lines, help_lines, report_lines
 from tui.screens.palette import Palette
 from tui.screens.run import RunScreen
+from tui.screens.settings import SettingsScreen
+from tui.screens.welcome import WelcomeScreen
 from tui.transitions import Note
 from tui.view_curves import PlotView
 from tui.view_new import Draft
@@ -68,6 +74,7 @@ class FeedLike(Protocol):
     def rescan(self) -> None: ...
     def examine(self) -> None: ...
     def join(self, at: RunAt) -> None: ...
+    def save(self, setting: str, value: object) -> None: ...
     def leave(self, job: str) -> None: ...
     def stop(self, at: RunAt) -> None: ...
     def pause(self, at: RunAt) -> None: ...
@@ -77,7 +84,7 @@ class FeedLike(Protocol):
     def facts(self) -> Facts: ...
 
 
-class SwarmApp(App[None]):
+class SwarmApp(Preferring):
     TITLE = "swarm"
     CSS_PATH = "swarm.tcss"
     BINDINGS: ClassVar = bindings(Place.EVERYWHERE)
@@ -85,13 +92,21 @@ class SwarmApp(App[None]):
     VERTICAL_BREAKPOINTS = [(0, "-low"), (28, "-tall")]  # noqa: RUF012
 
     def __init__(
-        self, feed: FeedLike, *, ascii: bool = False, home_folder: str | None = None, pictures: Path | None = None
+        self,
+        feed: FeedLike,
+        *,
+        ascii: bool = False,
+        home_folder: str | None = None,
+        pictures: Path | None = None,
+        settings: Settings = Settings(),  # noqa: B008  # frozen
+        faults: tuple[str, ...] = (),
+        welcome: bool = False,
     ) -> None:
-        """`ascii`: draw with plain ASCII only. `home_folder`: shown as `~`. `pictures`: where screenshots go; by default the
-        current folder."""
-        super().__init__()
-        self.feed = feed
-        self.ascii = Ascii(enabled=ascii)
+        """`ascii`: draw with plain ASCII only, whatever the settings say. `home_folder`: shown as `~`. `pictures`: where
+        screenshots go; by default the current folder. `settings`, `faults`: as their file has them at the start. `welcome`:
+        begin with the page of the first start."""
+        super().__init__(settings, faults, ascii=ascii)
+        self.feed, self._welcome = feed, welcome
         self.home_folder = str(Path.home()) if home_folder is None else home_folder
         self.pictures = pictures
         self.home: HomeShown | None = None
@@ -107,6 +122,8 @@ class SwarmApp(App[None]):
         self.animation_level = "none"
         self.push_screen(HomeScreen())
         self.feed.start(self.post_message)
+        if self._welcome:
+            self.open_welcome()
 
     def on_unmount(self) -> None:
         self.feed.close()
@@ -130,7 +147,7 @@ class SwarmApp(App[None]):
 
     @on(HomePolled)
     def _home_polled(self, message: HomePolled) -> None:
-        self.home = message.shown
+        self.home = replace(message.shown, faults=self.faults or message.shown.faults)
         self._tell(message.shown.notes)
         self._update()
 
@@ -142,6 +159,24 @@ class SwarmApp(App[None]):
         self.run_shown = message.shown
         self._tell(message.shown.notes)
         self._update()
+
+    @on(SettingsRead)
+    def _settings_read(self, message: SettingsRead) -> None:
+        self.prefer(message.settings, message.faults)
+        if self.home is not None:
+            self.home = replace(self.home, faults=self.faults)
+        self._update()
+
+    @on(Alarmed)
+    def _alarmed(self, message: Alarmed) -> None:
+        self.call(message.news)
+        if message.toast and (self._run_screen is None or self._run_screen.at.run != message.run):
+            self.toast(message.news, "warning")
+
+    def watch_theme(self) -> None:
+        """Chosen in the palette: it comes again at the next start."""
+        if self.is_running and not self._wearing and self.chosen_theme != self.settings.theme:
+            self.feed.save("theme", self.chosen_theme)
 
     @on(NetworkPolled)
     def _network_polled(self, message: NetworkPolled) -> None:
@@ -263,16 +298,18 @@ class SwarmApp(App[None]):
         if problem:
             self.toast(f"could not mount: {problem}", "error")
 
-    def open_run(self, at: RunAt) -> None:
+    def open_welcome(self) -> None:
+        if not any(isinstance(screen, WelcomeScreen) for screen in self.screen_stack):
+            self.push_screen(WelcomeScreen())
+
+    def open_run(self, at: RunAt, *, name: str = "") -> None:
         if (run := self._run_screen) is not None:
             if run.at == at:
                 return
             self.close_run()
         self.run_shown = None
-        name = next(
-            (s.name for v in (self.home.home.mailboxes if self.home else ()) for s in v.runs if s.run == at.run), at.run
-        )
-        self.push_screen(RunScreen(at, name))
+        known = (s.name for v in (self.home.home.mailboxes if self.home else ()) for s in v.runs if s.run == at.run)
+        self.push_screen(RunScreen(at, name or next(known, at.run)))
         self.feed.show(at)
 
     def close_run(self) -> None:
@@ -294,8 +331,12 @@ class SwarmApp(App[None]):
         self.push_screen(NetworkScreen())
         self.feed.examine()
 
+    def action_settings(self) -> None:
+        if not any(isinstance(screen, SettingsScreen) for screen in self.screen_stack):
+            self.push_screen(SettingsScreen())
+
     def action_help(self) -> None:
-        self.push_screen(Page("Keys", help_lines()))
+        self.push_screen(Page("Keys", help_lines(self.keys)))
 
     def action_facts(self) -> None:
         lines = fact_lines(self.home, self.run_shown, self.feed.facts, size=self.size, theme=self.theme, console=self.console)
@@ -330,12 +371,13 @@ class SwarmApp(App[None]):
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         yield SystemCommand("theme", "Choose other colours, light ones among them.", self.action_change_theme)
+        yield SystemCommand("first start", "Name, mailbox, passphrase: the page of the first start.", self.open_welcome)
         places = [Place.EVERYWHERE]
         if isinstance(screen, LiveScreen):
             places = [*screen.PLACES, Place.EVERYWHERE]
             yield from screen.commands()
         for place in places:
-            for key in KEYS[place]:
+            for key in self.keys[place]:
                 if (
                     key.action != "command_palette"
                     and not key.priority

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import unicodedata
 from dataclasses import dataclass
 from enum import Enum
 
@@ -20,6 +22,8 @@ class Place(Enum):
     COMPARE = "Compare"
     PLOT = "Plot"
     NETWORK = "Network"
+    SETTINGS = "Settings"
+    WELCOME = "First start"
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,16 @@ class Key:
     priority: bool = False  # works over dialogs and text fields too
     footer: bool = True
     pinned: bool = False  # stands at the right end of the footer, however narrow that is
+
+    @property
+    def id(self) -> str:
+        """What the settings' keymap calls it. The same in several places means the same there."""
+        return self.label.replace(" ", "-") if "(" in self.action else self.action
+
+    @property
+    def fixed(self) -> bool:
+        """Whether no keymap changes it: the way out, and the palette, which Textual binds itself."""
+        return self.priority or self.action == "command_palette"
 
 
 _PANES, _MOVE, _PLOT = "panes", "go", "plot"
@@ -50,6 +64,7 @@ KEYS: dict[Place, tuple[Key, ...]] = {
         Key("ctrl+c,ctrl+q", "leave_app", "quit", "Quit, over a dialog too; twice: at once.", priority=True, footer=False),
         Key("f8", "picture", "svg", "Save the screen as an SVG file in the current folder."),
         Key("f12", "facts", "facts", "A page of facts to paste into a bug report."),
+        Key("comma", "settings", "settings", "This machine's settings: colours, keys, when it trains.", footer=False),
         Key("ctrl+p", "command_palette", "commands", "Find any command by its name.", priority=True, pinned=True),
     ),
     Place.HOME: (
@@ -118,6 +133,17 @@ KEYS: dict[Place, tuple[Key, ...]] = {
         Key("escape", "back", "back", "Back to the list of runs."),
         *_panes("peers", "checks"),
     ),
+    Place.SETTINGS: (
+        Key("enter", "change", "change", "Change the setting under the cursor; switch it, if it is on or off."),
+        Key("backspace", "default", "default", "Take the setting under the cursor back to its default."),
+        Key("escape", "back", "back", "Back, where you came from."),
+    ),
+    Place.WELCOME: (
+        Key("enter", "next", "next", "Take what stands here, and go on."),
+        Key("escape", "skip", "skip", "Leave this step out; at the end, leave all as it is."),
+        Key("down", "go(1)", "step down", "The next step.", footer=False),
+        Key("up", "go(-1)", "step up", "The step before.", footer=False),
+    ),
     Place.LISTS: (
         Key("s", "sort", "sort", "Sort by the next column; the sorted heading is marked."),
         Key("slash", "filter", "filter", "Show only the rows that contain a text; esc shows all again."),
@@ -141,6 +167,7 @@ def bindings(place: Place) -> list[BindingType]:
             priority=key.priority,
             tooltip=key.help,
             key_display=None,
+            id=None if key.fixed else key.id,
         )
         for key in KEYS[place]
         if key.action != "command_palette"  # Textual binds it itself
@@ -150,6 +177,8 @@ def bindings(place: Place) -> list[BindingType]:
 _NAMES = {
     "question_mark": "?",
     "slash": "/",
+    "comma": ",",
+    "plus": "+",
     "escape": "esc",
     "pagedown": "pgdn",
     "pageup": "pgup",
@@ -162,6 +191,9 @@ _NAMES = {
 
 def key_name(key: str) -> str:
     """A key as people write it."""
+    if "_" in key and key not in _NAMES:
+        with contextlib.suppress(KeyError):  # 'left_square_bracket'
+            return unicodedata.lookup(key.replace("_", " "))
     return _NAMES.get(key, key)
 
 

@@ -8,16 +8,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from swarm.api import Home, Job, RunState, Sightings, Way
 from swarm.api import doctor as doctors
 from tui import text
+from tui.alarms import Watched, alarms
 from tui.asked import Question
-from tui.background import Background, in_thread
+from tui.background import in_thread
+from tui.keeping import Keeping
 from tui.messages import (
     RUNNING_JOB,
+    Alarmed,
     Answered,
     CommandEnded,
     HomePolled,
@@ -31,41 +34,47 @@ from tui.messages import (
     RunPolled,
     RunShown,
 )
-from tui.sources import Api, Doctor, HomeSource, Near, RunSource
+from tui.sources import Api, Doctor, HomeSource, RunSource
 from tui.transitions import Note, home_notes, mailbox_notes, run_notes
 
 HOME_S = 2.0  # between two looks at all mailboxes
-RUN_S = 1.0  # between two looks at the run on screen
+LOOK_S = 2.0  # between two looks at a run, at most: with longer gaps nobody could be told to be silent
 KEPT = 300  # log lines and notes kept
 ROUNDS_KEPT = 256  # round records and evaluations that stay whole; of all others there are curves
 _LINE = 400  # characters of a log line
 _TONES = {"information": "", "warning": "warn", "error": "bad"}
 
 
-class Feed(Background):
-    """`mailboxes`: locations to follow; None: those of the settings. `clock` is monotonic, `wall` the local time of day."""
+class Feed(Keeping):
+    """`mailboxes`: locations to follow; None: those of the settings. `peers`, `interfaces`: addresses to ask, beside those of
+    the settings, and where to look, in their place. `notify`: a command that is told the news, in place of theirs. `home_s`,
+    `run_s`: seconds between two looks; None: as the settings' `interval_s` has it. `clock` is monotonic, `wall` the local time
+    of day."""
 
     def __init__(
         self,
         api: Api,
         mailboxes: tuple[str, ...] | None = None,
         *,
+        peers: Sequence[str] = (),
+        interfaces: Sequence[str] = (),
+        notify: Sequence[str] = (),
         home_s: float = HOME_S,
-        run_s: float = RUN_S,
+        run_s: float | None = None,
         doctor: Doctor = doctors,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], str] = lambda: time.strftime("%H:%M:%S"),
     ) -> None:
-        super().__init__(wall=wall)
-        self._api, self._mailboxes, self._doctor = api, mailboxes, doctor
-        self._home_s, self._run_s = home_s, run_s
+        super().__init__(api, peers=peers, interfaces=interfaces, notify=notify, wall=wall)
+        self._mailboxes, self._doctor = mailboxes, doctor
+        self._home_s, self._given_run_s = home_s, run_s
         self._clock = clock
+        self._watched = Watched()
         self._rescan = asyncio.Event()
         self._following: asyncio.Task[None] | None = None
         self._checking: asyncio.Task[None] | None = None
         self._asked: dict[type[Question], asyncio.Task[None]] = {}
         self._mounting = False
-        self._near: Near | None = None
         self._examining: asyncio.Task[None] | None = None
         self._network: NetworkShown | None = None
         self._home: Home | None = None
@@ -173,48 +182,63 @@ class Feed(Background):
 
     async def _follow_home(self) -> None:
         watch = self._api.HomeWatch(self._mailboxes)
-        near = self._near = self._api.Neighbourhood(advertises="watching")
-        started = await self._tried(self._begun(near))
+        await self._read_settings()
         try:
-            await self._look(watch, near if started else None)
+            await self._listen()
+            await self._look(watch)
         finally:
-            near.close()
+            if (near := self._near) is not None:
+                near.close()
 
-    async def _begun(self, near: Near) -> bool:
-        await in_thread(near.start)  # it reads files, and asks the system
-        return True
+    @property
+    def _run_s(self) -> float:
+        """Between two looks at a run."""
+        return min(self._interval_s, LOOK_S) if self._given_run_s is None else self._given_run_s
 
-    async def _look(self, watch: HomeSource, near: Near | None) -> None:
+    def _due(self, posted_s: float | None) -> bool:
+        """Whether what is on screen may be painted anew."""
+        interval_s = self._interval_s if self._given_run_s is None else 0.0
+        return posted_s is None or self._clock() - posted_s > interval_s - 0.1
+
+    def _alarm(self, home: Home, now_s: float) -> None:
+        self._watched, raised = alarms(self._watched, home, now_s)
+        for alarm in raised:
+            self._post(Alarmed(alarm.run, alarm.text, toast=alarm.kind != "lost"))
+            self._spawn(self._notify(alarm.text))
+
+    async def _look(self, watch: HomeSource) -> None:
         home: Home | None = None
+        posted_s: float | None = None
         notes: deque[Note] = deque(maxlen=KEPT)
         while True:
             began_s = self._clock()
+            await self._read_settings()
             polled = await self._tried(watch.poll())
             now_s = self._clock()
             self._facts = replace(self._facts, home_polls=self._facts.home_polls + 1, home_poll_s=now_s - began_s)
             if polled is not None:
                 notes.extend(self._numbered([*home_notes(home, polled), *mailbox_notes(home, polled)]))
                 self._home = home = polled
-                faults = await self._tried(in_thread(self._api.settings_faults)) or ()
-                if near is not None:
-                    self._sightings = await self._tried(in_thread(near.poll, home)) or self._sightings
-                self._post(
-                    HomePolled(
-                        HomeShown(
-                            home=home,
-                            now_s=now_s,
-                            polled_at_s=now_s,
-                            faults=faults,
-                            notes=tuple(notes),
-                            sightings=self._sightings,
-                        )
+                self._alarm(home, now_s)
+                if self._hears and self._near is not None:
+                    self._sightings = await self._tried(in_thread(self._near.poll, home)) or self._sightings
+                if self._due(posted_s):
+                    posted_s = now_s
+                    shown = HomeShown(
+                        home=home,
+                        now_s=now_s,
+                        polled_at_s=now_s,
+                        faults=self._faults,
+                        notes=tuple(notes),
+                        sightings=self._sightings,
                     )
-                )
+                    self._post(HomePolled(shown))
             self._tell_network()
             # Not wait_for: it may swallow a cancellation that comes with the event (Python 3.11).
             asked = asyncio.get_running_loop().create_task(self._rescan.wait())
             try:
-                await asyncio.wait({asked}, timeout=self._home_s)
+                if (await asyncio.wait({asked}, timeout=self._home_s))[0]:
+                    posted_s = None  # somebody waits for it
             finally:
                 asked.cancel()
             self._rescan.clear()
@@ -257,6 +281,7 @@ class Feed(Background):
         log: deque[LogLine] = deque(maxlen=KEPT)
         notes: deque[Note] = deque(maxlen=KEPT)
         polling: asyncio.Task[RunState | None] | None = None
+        posted_s: float | None = None
         try:
             while True:
                 began_s = self._clock()
@@ -285,7 +310,9 @@ class Feed(Background):
                     log.extend(LogLine(text.plain(line, _LINE)) for line in fresh_lines(tail, lines))
                     tail = lines
                 shown = replace(shown, now_s=now_s, notes=tuple(notes), log=tuple(log))
-                self._post(RunPolled(shown))
+                if self._due(posted_s):
+                    posted_s = now_s
+                    self._post(RunPolled(shown))
                 await asyncio.sleep(max(0.0, self._run_s - (self._clock() - began_s)))
         finally:
             if polling is not None:
@@ -312,7 +339,7 @@ class Feed(Background):
                 job = next((job for job in jobs if job.id not in before), None)
                 shown = JoinShown(at=at, joining=joining, now_s=self._clock(), job=job, mounting=self._mounting)
                 self._post(JoinPolled(shown))
-            await asyncio.sleep(max(0.1, self._run_s - (self._clock() - began_s)))
+            await asyncio.sleep(max(0.1, min(1.0, self._run_s) - (self._clock() - began_s)))
 
     async def _jobs(self, at: RunAt) -> tuple[Job, ...]:
         jobs = await self._tried(in_thread(self._api.jobs)) or ()

@@ -7,11 +7,11 @@ from typing import Literal, NamedTuple
 
 from textual.message import Message
 
-from swarm.api import Home, Job, Joining, RunState, Sightings
+from swarm.api import Home, Job, Joining, RunState, Settings, Sightings
 from swarm.api.doctor import Examination
 from tui.transitions import Note
 
-Command = Literal["join", "leave", "stop", "pause", "resume", "drop", "mount", "add the peer", "check"]
+Command = Literal["join", "leave", "stop", "pause", "resume", "drop", "mount", "add the peer", "check", "save", "notify"]
 RUNNING_JOB = ("starting", "running")
 
 
@@ -88,6 +88,25 @@ class NetworkShown:
     sightings: Sightings  # newer than those of `found`, as a rule
     now_s: float  # monotonic, when this was posted
     report: str = ""  # a page for a bug report, once all is known
+
+
+class SettingsRead(Message):
+    """The settings as the file has them now. `faults`: what is wrong with it."""
+
+    def __init__(self, settings: Settings, faults: tuple[str, ...] = ()) -> None:
+        super().__init__()
+        self.settings, self.faults = settings, faults
+
+    def can_replace(self, message: Message) -> bool:
+        return isinstance(message, SettingsRead)
+
+
+class Alarmed(Message):
+    """A person who is not at the screen should hear of it. `news`: harmless already. `toast`: no screen tells it anyhow."""
+
+    def __init__(self, run: str, news: str, *, toast: bool = True) -> None:
+        super().__init__()
+        self.run, self.news, self.toast = run, news, toast
 
 
 class NetworkPolled(Message):

@@ -37,6 +37,7 @@ from swarm.api.steering import (
     start_join,
     stop_run,
 )
+from swarm.api.welcoming import look_at_folder, look_at_machine, set_up
 from swarm.core.adverts import PeerAdvert, PeerState, RunAdvert
 from swarm.core.comparison import differing, totals, unit_of
 from swarm.core.comparison import history as run_history
@@ -60,7 +61,13 @@ from swarm.core.specs import Algorithm, DiLoCo, FedAvg, private
 from swarm.core.state import LearnerView, RunState, participants, rejections, train_loss
 from swarm.core.ticks import Tick
 from swarm.host.crash import note_crash
-from swarm.host.settings import mailbox_location
+from swarm.host.notify import notify
+from swarm.host.paths import settings_file as settings_path
+from swarm.host.settings import Described, Settings, first_start, mailbox_location
+from swarm.host.settings import checked as checked_setting
+from swarm.host.settings import described as described_settings
+from swarm.host.settings import load as load_settings
+from swarm.host.settings import save as save_setting
 from swarm.host.tending import held_by, manners
 from swarm.launcher import Job, jobs
 from swarm.learners.devices import installed_frameworks
@@ -75,6 +82,7 @@ __all__ = [
     "Checked",
     "ClientView",
     "Curve",
+    "Described",
     "DiLoCo",
     "EvalPoint",
     "EvalRecord",
@@ -110,6 +118,7 @@ __all__ = [
     "SeenPeer",
     "SeenRun",
     "Series",
+    "Settings",
     "Sightings",
     "Snapshot",
     "SwarmError",
@@ -122,14 +131,17 @@ __all__ = [
     "check_joinable",
     "check_new_name",
     "checked",
+    "checked_setting",
     "checkpoints",
     "confusion_lines",
+    "described_settings",
     "differing",
     "discovers",
     "drop_learner",
     "expected",
     "extend_run",
     "find_run",
+    "first_start",
     "foreign_program",
     "held_by",
     "history_rows",
@@ -143,9 +155,12 @@ __all__ = [
     "learn_orders",
     "leave",
     "live_learners",
+    "load_settings",
     "log_tail",
     "longest_s",
     "look_around",
+    "look_at_folder",
+    "look_at_machine",
     "mailbox_location",
     "manners",
     "mean_metrics",
@@ -156,6 +171,7 @@ __all__ = [
     "new_run",
     "norms",
     "note_crash",
+    "notify",
     "participants",
     "pause_run",
     "private",
@@ -168,7 +184,10 @@ __all__ = [
     "remove_run",
     "resume_run",
     "run_history",
+    "save_setting",
+    "set_up",
     "settings_faults",
+    "settings_path",
     "settings_words",
     "settled",
     "start_join",

@@ -283,7 +283,7 @@ def report(found: Examination) -> str:
 
 
 def _hidden(sightings: Sightings) -> bugreport.Hide:
-    whole = [identity.machine_name(), *(peer.advert.name for peer in sightings.peers)]
+    whole = [identity.machine_name(), identity.host_name(), *(peer.advert.name for peer in sightings.peers)]
     names = [name.partition(".")[0] for name in whole]  # what follows is the network's
     users = [os.environ.get(name, "") for name in ("USER", "LOGNAME", "SUDO_USER", "USERNAME")]
     with contextlib.suppress(KeyError, OSError):

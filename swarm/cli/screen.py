@@ -3,27 +3,58 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from importlib.util import find_spec
 from typing import NoReturn
 
 import click
 
+from swarm.cli.common import check_peers
 from swarm.core.errors import UsageError
 from swarm.host.children import python
 
 
 @click.command()
 @click.option("--mailbox", "mailboxes", multiple=True, metavar="DIR", help="Follow this mailbox; may be repeated.")
+@click.option("--peer", "peers", multiple=True, metavar="HOST[:PORT]", help="A machine to ask, too: where multicast ends.")
+@click.option(
+    "--interface",
+    "interfaces",
+    multiple=True,
+    metavar="NAME",
+    help="Look here, as en0; by default where it is best.",
+)
+@click.option(
+    "--notify",
+    metavar="COMMAND",
+    help="Run this when a run ends, stalls or loses this machine, with the news as one more argument: 'notify-send swarm'.",
+)
 @click.option("--ascii", "plain", is_flag=True, help="Plain ASCII only.")
 @click.option("--web", "browser", is_flag=True, help="In a browser: print the address that opens it, with a token.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), metavar="N", help="With --web: the port; 0 is any that is free. [default: 8000]"
 )
 @click.option("--bind", metavar="ADDRESS", help="With --web: where to listen, unencrypted. [default: 127.0.0.1]")
-def tui(mailboxes: tuple[str, ...], plain: bool, browser: bool, port: int | None, bind: str | None) -> None:
+def tui(
+    *,
+    mailboxes: tuple[str, ...],
+    peers: tuple[str, ...],
+    interfaces: tuple[str, ...],
+    notify: str | None,
+    plain: bool,
+    browser: bool,
+    port: int | None,
+    bind: str | None,
+) -> None:
     """Open the screen: runs, learners, rounds and losses, live."""
-    arguments = [argument for place in mailboxes for argument in ("--mailbox", place)]
+    check_peers(peers, None)
+    arguments = [f"--mailbox={place}" for place in mailboxes]
+    arguments += [f"--peer={peer}" for peer in peers]
+    arguments += [f"--interface={name}" for name in interfaces]
+    if notify:
+        words(notify)
+        arguments.append(f"--notify={notify}")
     if plain:
         arguments.append("--ascii")
     if browser:
@@ -49,3 +80,11 @@ def _serve(screen: list[str], *, port: int | None, bind: str | None) -> NoReturn
 def _become(command: list[str]) -> NoReturn:
     sys.stdout.flush()
     os.execv(command[0], command)
+
+
+def words(command: str) -> list[str]:
+    """A command line's words, as a shell would take them apart. Raises UsageError."""
+    try:
+        return shlex.split(command)
+    except ValueError as error:
+        raise UsageError(f"--notify: {error}") from None

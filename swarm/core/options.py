@@ -58,6 +58,11 @@ def _limits(meta: Meta) -> Iterator[tuple[str, float]]:
             yield sign, limit
 
 
+def about(spec: type[msgspec.Struct], field: str) -> tuple[tuple[Any, ...], tuple[Meta, ...]]:
+    """(the types that a field allows, all that is said about it)."""
+    return _allowed(spec)[field]
+
+
 def differences(here: msgspec.Struct, there: msgspec.Struct) -> list[str]:
     """Fields of two specs of one class that differ, in words."""
     names = [field.name for field in msgspec.structs.fields(here)]

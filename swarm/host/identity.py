@@ -17,6 +17,7 @@ import psutil
 from swarm.core.errors import UsageError
 from swarm.core.jobs import Process
 from swarm.core.records import LearnerRecord
+from swarm.host import settings
 from swarm.host.paths import state_dir
 
 PROCESS = "process.json"  # in a job's folder: which process holds it
@@ -56,8 +57,13 @@ def holder(record: LearnerRecord) -> Identity:
     )
 
 
-def machine_name() -> str:
+def host_name() -> str:
     return socket.gethostname()
+
+
+def machine_name() -> str:
+    """As the settings call it, else the host's name."""
+    return settings.load()[0].name or host_name()
 
 
 def machine_id() -> str:

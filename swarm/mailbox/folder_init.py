@@ -38,7 +38,7 @@ def init_folder(root: str) -> str:
             raise
         with suppress(MailboxMoved):
             return FolderFiles(root).open()
-        if others := _others(root):
+        if others := others_in(root):
             with suppress(MailboxMoved):  # made by another machine meanwhile, and in use already
                 return FolderFiles(root).open()
             raise UsageError(f"{root} is no mailbox and not empty: {', '.join(others[:3])}{', …' * (len(others) > 3)}")
@@ -62,7 +62,7 @@ def init_folder(root: str) -> str:
         return files.open()
 
 
-def _others(root: str) -> list[str]:
+def others_in(root: str) -> list[str]:
     """Names in `root` that an interrupted init cannot have left, sorted."""
     names = sorted(name for name in os.listdir(root) if not name.startswith(".") and name not in IGNORED)
     others = [name for name in names if name not in (TMP, TRASH, RUNS)]

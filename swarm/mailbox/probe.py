@@ -15,10 +15,11 @@ from uuid import uuid4
 
 from swarm.core.errors import SwarmError
 from swarm.core.mounts import REFUSED, TOPIC, Mount, innermost, mount_ticks
-from swarm.core.sentences import amount
+from swarm.core.sentences import amount, plain
 from swarm.core.ticks import Tick, failed, ok, warning
 from swarm.mailbox import disk
 from swarm.mailbox.folder import absolute
+from swarm.mailbox.folder_init import others_in
 from swarm.mailbox.folder_read import RUNS, TMP, TRASH
 from swarm.mailbox.folder_write import FolderFiles
 from swarm.mailbox.threads import DaemonThreads
@@ -103,6 +104,51 @@ async def probe(
         if needed and any(tick.verdict == "failed" for tick in ticks):
             break
     return found
+
+
+async def look(
+    location: str | Path,
+    *,
+    timeout_s: float = TIMEOUT_S,
+    threads: DaemonThreads | None = None,
+    mounts: Callable[[], Iterable[Mount]] | None = None,
+) -> tuple[list[Tick], bool]:
+    """Whether a folder, which need not exist yet, would do as a mailbox, as far as it shows without writing anything: what was
+    found, and whether it is one already. Arguments as of `probe`."""
+    root = absolute(location)
+    try:
+        return await asyncio.wait_for((threads or DaemonThreads()).run(_look, root, mounts or this_systems), timeout_s)
+    except TimeoutError:
+        remedy = "see that the machine that serves the share is on and reachable"
+        return [failed("folder", f"{root}: no answer for {timeout_s:.2g} s", remedy, topic=TOPIC)], False
+    except _Failed as fault:
+        return [failed("folder", fault.detail, fault.remedy, topic=TOPIC)], False
+    except OSError as error:
+        return [failed("folder", f"{root}: {error.strerror or error}", "see that the share is mounted", topic=TOPIC)], False
+
+
+def _look(root: str, mounts: Callable[[], Iterable[Mount]]) -> tuple[list[Tick], bool]:
+    there = os.path.isdir(root)
+    if not there:
+        if os.path.lexists(root):
+            raise _Failed(f"{root} is not a folder", "give another one")
+        above = os.path.dirname(root)
+        if not os.path.isdir(above):
+            raise _Failed(f"there is no folder {above}", "mount the share, or give a folder that can be made")
+    found = list(_file_system(root, mounts))
+    if not os.access(root if there else os.path.dirname(root), os.W_OK | os.X_OK):
+        found.append(failed("writable", f"{root} cannot be written by this user", _NOT_WRITABLE_REMEDY, topic=TOPIC))
+    if not there:
+        return [ok("folder", "a new folder", topic=TOPIC), *found], False
+    try:
+        FolderFiles(root).open()
+    except SwarmError:
+        others = others_in(root)
+        if others:
+            words = f"{root} is not empty: {', '.join(others[:3])}{', …' * (len(others) > 3)}"
+            return [failed("folder", plain(words, 200), "give an empty folder, or one that is to be made", topic=TOPIC)], False
+        return [ok("folder", "an empty folder", topic=TOPIC), *found], False
+    return [ok("folder", "a mailbox already", topic=TOPIC), *found], True
 
 
 def this_systems() -> list[Mount]:

@@ -522,6 +522,9 @@ class PlayedFeed:
     def add_peer(self, address: str) -> None:
         self.asked.append(("add the peer", address))
 
+    def save(self, setting: str, value: object) -> None:
+        self.asked.append(("save", (setting, value)))
+
     def rescan(self) -> None:
         self.asked.append(("rescan", None))
 

@@ -13,11 +13,12 @@ import msgspec
 import pytest
 from textual.message import Message
 
+from swarm.api import Settings
 from swarm.core.mounting import Way
 from swarm.core.sightings import Sightings
 from tui.app import SwarmApp
 from tui.feed import ROUNDS_KEPT, Feed, fresh_lines
-from tui.messages import CommandEnded, HomePolled, JoinPolled, RunPolled
+from tui.messages import Alarmed, CommandEnded, HomePolled, JoinPolled, RunPolled, SettingsRead
 from tui.screens.dialogs import Page
 
 M = TypeVar("M", bound=Message)
@@ -31,6 +32,7 @@ class FakeApi:
         self.asked: list[tuple[object, ...]] = []
         self.problem: Exception | None = None
         self.joins: list[object] = []
+        self.settings = Settings()
         self.sightings = Sightings()
         self.told: object = None  # of the network, to who looks what stands between
         self.long = False  # whether the history takes all polls of `runs` to read
@@ -64,8 +66,9 @@ class FakeApi:
 
         return SimpleNamespace(poll=poll)
 
-    def Neighbourhood(self, *, advertises: str) -> object:
+    def Neighbourhood(self, *, advertises: str, peers: object = (), interfaces: object = ()) -> object:
         assert advertises == "watching"
+        self.asked.append(("listen", peers, interfaces))
 
         def add(peer: str) -> None:
             self._do("add", peer)
@@ -101,8 +104,16 @@ class FakeApi:
     def jobs(self) -> tuple[object, ...]:
         return self._jobs
 
-    def settings_faults(self) -> tuple[str, ...]:
-        return ("settings: theme is wrong",)
+    def load_settings(self) -> tuple[Settings, tuple[str, ...]]:
+        return self.settings, ("settings: theme is wrong",)
+
+    def save_setting(self, setting: str, value: object) -> None:
+        self._do("save", setting, value)
+        self.settings = msgspec.structs.replace(self.settings, **{setting: value})
+
+    def notify(self, command: object, news: str) -> str:
+        self.asked.append(("notify", command, news))
+        return "no such command" if command == ("broken",) else ""
 
     def log_tail(self, job: str, lines: int = 200) -> tuple[str, ...]:
         return ("joined \x1b[31mred\x1b[0m", "r0 closed")
@@ -142,8 +153,8 @@ class Running:
 
 
 @contextmanager
-def running(api: FakeApi, *, run_s: float = 0.001) -> Iterator[Running]:
-    feed = Feed(api, home_s=0.001, run_s=run_s, wall=lambda: "12:00:00")  # type: ignore[arg-type]
+def running(api: FakeApi, *, run_s: float = 0.001, notify: tuple[str, ...] = ()) -> Iterator[Running]:
+    feed = Feed(api, notify=notify, home_s=0.001, run_s=run_s, wall=lambda: "12:00:00")  # type: ignore[arg-type]
     run = Running(feed)
     before = set(threading.enumerate())
     feed.start(run.posted.put)
@@ -261,7 +272,7 @@ def test_commands_end_with_a_message(fixed: SimpleNamespace, problem: str) -> No
             ask()
             ended = run.next(CommandEnded)
             assert (ended.command, ended.problem) == (expected[0], problem)
-            assert [each for each in api.asked if each[0] != "remember"][-1] == expected
+            assert expected in api.asked
 
 
 @pytest.mark.parametrize("problem", ["", "no address"])
@@ -356,3 +367,79 @@ async def test_a_feed_that_hangs_delays_neither_keys_nor_exit(fixed: SimpleNames
         assert not released.is_set()
     finally:
         released.set()
+
+
+def test_settings_are_told_at_once_and_when_they_change(fixed: SimpleNamespace) -> None:
+    api = FakeApi([fixed.home()], [None])
+    with running(api) as run:
+        first = run.next(SettingsRead)
+        assert (first.settings, first.faults) == (Settings(), ("settings: theme is wrong",))
+        api.settings = Settings(theme="nord", peers=("studio.local",))  # an editor's doing
+        assert run.next(SettingsRead).settings.theme == "nord"
+        run.next(HomePolled)
+        assert ("add", "studio.local") in api.asked
+        api.settings = Settings(theme="nord", interfaces=("en0",))
+        run.next(SettingsRead)
+        run.next(HomePolled)
+        assert [each[0] for each in api.asked if each[0] in ("listen", "close")] == ["listen", "close", "listen"]
+
+
+@pytest.mark.parametrize("problem", ["", "the file cannot be written"])
+def test_a_setting_is_saved_on_the_feeds_thread(fixed: SimpleNamespace, problem: str) -> None:
+    api = FakeApi([fixed.home()], [None])
+    with running(api) as run:
+        run.next(HomePolled)
+        api.problem = RuntimeError(problem) if problem else None
+        run.feed.save("theme", "nord")
+        ended = run.next(CommandEnded)
+        assert (ended.command, ended.problem) == ("save", problem)
+        assert api.asked.count(("save", "theme", "nord")) == 1
+
+
+def test_whoever_saves_gets_the_settings_even_if_nothing_could_be_written(fixed: SimpleNamespace) -> None:
+    api = FakeApi(["hang"], [None])  # a share that does not answer holds up no settings
+    with running(api) as run:
+        run.next(SettingsRead)
+        api.problem = RuntimeError("the file cannot be written")
+        run.feed.save("theme", "nord")
+        assert run.next(SettingsRead).settings == Settings()
+
+
+def ends(fixed: SimpleNamespace) -> list[object]:
+    gone = ("studio", "mbp", "linux-3090", "air")
+    return [fixed.home(fixed.run_state(closed=39)), fixed.home(fixed.run_state(closed=40, left=gone))]
+
+
+@pytest.mark.parametrize("given", [(), ("say",)])
+def test_an_alarm_runs_the_command_of_this_machine(fixed: SimpleNamespace, given: tuple[str, ...]) -> None:
+    api = FakeApi(ends(fixed), [None])
+    api.settings = Settings(notify=("notify-send", "swarm"))
+    with running(api, notify=given) as run:
+        news = run.next(Alarmed).news
+        assert news.startswith("run charlm-brave-otter is done")
+        for _ in range(3):
+            run.next(HomePolled)
+        assert [each for each in api.asked if each[0] == "notify"] == [("notify", given or ("notify-send", "swarm"), news)]
+
+
+def test_a_command_that_fails_is_said_once(fixed: SimpleNamespace) -> None:
+    stopped = fixed.job(state="failed", message="no data")
+    jobs = [fixed.home(jobs=(each,)) for _ in range(2) for each in (fixed.job(), stopped)]
+    api = FakeApi(jobs, [None])
+    with running(api, notify=("broken",)) as run:
+        ended = run.next(CommandEnded)
+        assert (ended.command, ended.problem) == ("notify", "no such command")
+        run.until(HomePolled, lambda m: len([each for each in api.asked if each[0] == "notify"]) == 2)
+        run.feed.leave("a-job")  # whatever comes next
+        assert run.next(CommandEnded).command == "leave"
+
+
+def test_what_is_shown_is_painted_as_rarely_as_the_settings_say(fixed: SimpleNamespace) -> None:
+    api = FakeApi([fixed.home()], [fixed.run_state()])
+    api.settings = Settings(interval_s=10.0)
+    feed = Feed(api, home_s=0.001)  # type: ignore[arg-type]
+    assert feed._run_s == 1.0
+    feed._settings = api.settings
+    assert feed._run_s == 2.0  # with longer gaps between looks nobody could be told to be silent
+    feed._clock = lambda: 100.0
+    assert [feed._due(at_s) for at_s in (None, 89.0, 95.0, 99.0)] == [True, True, False, False]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual.app import SystemCommand
 from textual.screen import Screen
@@ -13,6 +13,9 @@ from tui.messages import Answered
 from tui.screens.dialogs import FilterBar
 from tui.widgets.table import Table
 from tui.widgets.toned import Toned
+
+if TYPE_CHECKING:
+    from tui.preferences import Preferring
 
 
 class LiveScreen(Screen[None]):
@@ -24,6 +27,9 @@ class LiveScreen(Screen[None]):
     def ready(self) -> bool:
         """Whether its widgets are there: snapshots come before they are mounted, and while the app closes."""
         return self.is_mounted and self.is_attached and bool(self.children)
+
+    def on_mount(self) -> None:
+        cast("Preferring", self.app).rebind(self)
 
     def on_screen_resume(self) -> None:
         """Back in front: show what has come meanwhile."""

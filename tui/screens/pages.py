@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import textual
 from rich.console import Console
@@ -12,22 +12,27 @@ from textual.geometry import Size
 
 from swarm.api import Job, __version__
 from tui import text
-from tui.commands import KEYS, key_names
+from tui.commands import Key, Place, key_names
 from tui.messages import Facts, HomeShown, RunShown
 from tui.widgets.toned import Line
 
 _TERMINAL = ("TERM", "TERM_PROGRAM", "COLORTERM", "NO_COLOR", "LANG", "LC_ALL", "TMUX", "SSH_TTY")
 
 
-def help_lines() -> Iterator[Line]:
+def help_lines(table: Mapping[Place, tuple[Key, ...]]) -> Iterator[Line]:
     """The key table."""
-    wide = max(len(key_names(key)) for keys in KEYS.values() for key in keys)
-    for n, (place, keys) in enumerate(KEYS.items()):
+    wide = max(len(key_names(key)) for keys in table.values() for key in keys)
+    for n, (place, keys) in enumerate(table.items()):
         if n:
             yield ()
         yield ((place.value, "strong"),)
         for key in keys:
             yield ((f"  {key_names(key):<{wide}}  ", "accent"), (key.help, ""))
+    yield ()
+    yield (("What the settings' keymap calls them", "strong"),)
+    for place, keys in table.items():
+        names = dict.fromkeys(key.id for key in keys if not key.fixed)
+        yield ((f"  {place.value}: ", "dim"), (" ".join(names), ""))
 
 
 def fact_lines(

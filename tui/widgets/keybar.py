@@ -5,7 +5,7 @@ Drawn by hand: Textual's own footer is a widget per key, made anew whenever the 
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from rich.cells import cell_len
 from rich.segment import Segment
@@ -14,7 +14,10 @@ from textual.screen import Screen
 from textual.strip import Strip
 from textual.widget import Widget
 
-from tui.commands import KEYS, Key, Place, key_name
+from tui.commands import Key, Place, key_name
+
+if TYPE_CHECKING:
+    from tui.preferences import Preferring
 
 
 class Item(NamedTuple):
@@ -32,6 +35,7 @@ class Item(NamedTuple):
 class KeyBar(Widget):
     COMPONENT_CLASSES: ClassVar[set[str]] = {"keybar--key", "keybar--label"}
     ALLOW_SELECT = False
+    app: Preferring
 
     def __init__(self, *places: Place) -> None:
         super().__init__()
@@ -47,7 +51,7 @@ class KeyBar(Widget):
         possible = [
             key
             for place in (*self._places, Place.EVERYWHERE)
-            for key in KEYS[place]
+            for key in self.app.keys[place]
             if key.footer and screen.check_action(key.action.partition("(")[0], ())
         ]
         left = tuple(_item(key, possible) for key in possible if not key.pinned)

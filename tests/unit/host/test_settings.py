@@ -40,12 +40,20 @@ def test_no_file_is_no_fault(state_dir: Path) -> None:
         ('mailboxes = "/x"', "mailboxes = '/x'"),
         ("mailboxes = [1]", "mailboxes = [1]"),
         ("asci = true", "did you mean 'ascii'?"),
-        ("colour = 1", "there are mailboxes, ascii"),
+        ("colour = 1", "there are name, mailboxes, theme"),
         ("ascii = ", "the defaults are used"),
         ('hours = "22"', "hours = '22'"),
         ('hours = "25-7"', "25:00 is no time of the day"),
         ("hours = 22", "hours = 22"),
         ("nice = 20", "nice = 20"),
+        ("interval_s = 0.1", "interval_s = 0.1"),
+        ("interval_s = 11", "<= 10"),
+        ('name = " studio"', "one line of plain text"),
+        ('name = "a\\u202eb"', "one line of plain text"),
+        ('notify = "notify-send swarm"', "notify = "),
+        ("price_per_kwh = -1", "price_per_kwh = -1"),
+        ("keymap = 3", "keymap = 3"),
+        ("keymap = {pause = 3}", "keymap = "),
         ("idle_only = 1", "idle_only = 1"),
         ("\x00", "the defaults are used"),
     ],
@@ -150,3 +158,47 @@ def test_a_current_folder_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch, 
     assert settings.mailbox_location("/absolute") == "/absolute"
     with pytest.raises(UsageError, match="absolute path"):
         settings.mailbox_location("m")
+
+
+def test_a_saved_value_leaves_the_rest_and_its_comments(file: Path) -> None:
+    file.write_text(TEXT + "[keymap]\npause = 'p'  # mine\nstop = 's'\n")
+    settings.save("theme", "nord")
+    settings.save("interval_s", 2.5)
+    settings.save("ascii", False)
+    settings.save("keymap", {"pause": "p", "freeze": ["f", "space"]})
+    settings.save("notify", ("notify-send", "swarm"))
+    found = settings.load()[0]
+    assert (found.theme, found.interval_s, found.ascii, found.notify) == ("nord", 2.5, False, ("notify-send", "swarm"))
+    assert found.keymap == {"pause": "p", "freeze": ("f", "space")}
+    text = file.read_text()
+    assert "# my machines\nascii = false # an old terminal\n" in text.replace("  #", " #")
+    assert "pause = 'p'  # mine\n" in text
+    settings.save("price_per_kwh", 0.3)
+    settings.save("price_per_kwh", None)
+    assert settings.load()[0].price_per_kwh is None
+    assert "price_per_kwh" not in file.read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [("hours", "22", "hours: "), ("nice", 20, "nice: "), ("interval_s", "fast", "interval_s: "), ("colour", 1, "no setting")],
+)
+def test_what_is_no_value_is_not_saved(file: Path, name: str, value: object, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        settings.save(name, value)
+    assert not file.exists()
+
+
+def test_every_setting_says_what_it_is(state_dir: Path) -> None:
+    every = list(settings.described())
+    assert [each.name for each in every] == list(settings.Settings.__struct_fields__)
+    assert all(each.help for each in every)
+
+
+def test_a_first_start_is_one_without_settings_and_mailboxes(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settings.first_start()
+    monkeypatch.setenv("SWARM_MAILBOX", "/b")
+    assert not settings.first_start()
+    monkeypatch.delenv("SWARM_MAILBOX")
+    file.write_text("")
+    assert not settings.first_start()
