@@ -11,17 +11,31 @@ from tui.commands import KEYS, Key, Place, bindings, key_names
 from tui.screens.dialogs import Page
 from tui.screens.home import HomeScreen
 from tui.screens.join import JoinScreen
+from tui.screens.learner import LearnerScreen
+from tui.screens.log import LogScreen
 from tui.screens.network import NetworkScreen
+from tui.screens.round import RoundScreen
 from tui.screens.run import RunScreen
+from tui.screens.samples import SamplesScreen
 from tui.widgets.keybar import KeyBar
 
-ABSENT = ("leave", "clients", "details", "metric")  # in a DiLoCo run that this machine does not train
+# In a DiLoCo run that this machine does not train, and whose evaluations have no sample.
+ABSENT = ("leave", "clients", "details", "metric", "samples", "log")
 ALL = [(place, key) for place, keys in KEYS.items() for key in keys]
 
 
 @pytest.mark.parametrize(("place", "key"), ALL, ids=lambda value: value.action if isinstance(value, Key) else value.name)
 def test_every_key_has_an_action_where_it_works(place: Place, key: Key) -> None:
-    owners = {Place.EVERYWHERE: SwarmApp, Place.RUN: RunScreen, Place.JOIN: JoinScreen, Place.NETWORK: NetworkScreen}
+    owners = {
+        Place.EVERYWHERE: SwarmApp,
+        Place.RUN: RunScreen,
+        Place.JOIN: JoinScreen,
+        Place.NETWORK: NetworkScreen,
+        Place.ROUND: RoundScreen,
+        Place.LEARNER: LearnerScreen,
+        Place.LOG: LogScreen,
+        Place.SAMPLES: SamplesScreen,
+    }
     owner = owners.get(place, HomeScreen)
     assert hasattr(owner, f"action_{key.action.partition('(')[0]}")
 
@@ -34,7 +48,9 @@ def test_bindings_are_the_table_and_nothing_else() -> None:
 
 
 def test_no_key_means_two_things_in_one_place() -> None:
-    for places in ((Place.HOME, Place.LISTS), (Place.RUN, Place.LISTS), (Place.NETWORK, Place.LISTS), (Place.JOIN,)):
+    alone = (Place.JOIN, Place.ROUND, Place.LEARNER, Place.LOG, Place.SAMPLES)
+    lists = (Place.HOME, Place.RUN, Place.NETWORK)
+    for places in (*((place, Place.LISTS) for place in lists), *((place,) for place in alone)):
         keys = [k for p in (*places, Place.EVERYWHERE) for key in KEYS[p] for k in key.keys.split(",")]
         assert len(keys) == len(set(keys))
 
