@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from swarm.api import Job
 from swarm.api import planning as plans
@@ -36,7 +37,7 @@ class Draft:
     def texts(self) -> dict[str, str]:
         return self.values.get(self.method, {})
 
-    @property
+    @cached_property
     def task(self) -> TaskForm | None:
         """None: it is not known yet, or the method has none."""
         if self.method == "mlx-lm" or self.opening is None:
@@ -44,11 +45,11 @@ class Draft:
         name = self.texts.get(plans.TASK) or plans.TASKS[self.method]
         return next((task for task in self.opening.tasks if task.name == name), None)
 
-    @property
+    @cached_property
     def fields(self) -> tuple[Field, ...]:
         return plans.fields(self.method, self.task)
 
-    @property
+    @cached_property
     def problems(self) -> dict[str, str]:
         """What can be told at once."""
         return plans.problems(self.method, self.task, self.texts)
@@ -57,7 +58,7 @@ class Draft:
     def mailbox(self) -> str:
         return self.opening.mailbox if self.opening is not None else ""
 
-    @property
+    @cached_property
     def command(self) -> str:
         return plans.command_line(plans.command_words(self.method, self.task, self.texts, mailbox=self.mailbox))
 
@@ -235,7 +236,7 @@ def _fit_lines(fit: previews.Fit, width: int) -> Iterator[Line]:
     mark, tone = _MARKS[fit.verdict]
     good = [tick.detail for tick in fit.ticks if tick.verdict == "ok" and tick.detail]
     name = text.plain(fit.name, 40) + ("*" if fit.itself else "")
-    first, *more = textwrap.wrap(", ".join(good), max(16, width - len(name) - 5)) or [""]
+    first, *more = _cut(", ".join(good), width - len(name) - 5)
     yield ((f"{mark} ", tone), (name, "strong"), (f"  {first}", "dim"))
     for line in more:
         yield ((f"{' ' * (len(name) + 4)}{line}", "dim"),)
@@ -295,17 +296,22 @@ def _round(found: previews.Estimate, shown: previews.Preview) -> str:
     return f"about {text.span(found.round_s)}: {text.span(found.train_s)} of training, as in {text.plain(shown.pace.run, 40)}"
 
 
+def _cut(words: str, width: int) -> list[str]:
+    """At blanks: names of runs and packages have hyphens."""
+    return textwrap.wrap(words, max(16, width), break_on_hyphens=False) or [""]
+
+
 def _span(seconds_s: float) -> str:
     return text.span(seconds_s) if seconds_s >= 0.1 else "under 0.1 s"
 
 
 def _fact(name: str, words: str, width: int, *, dim: bool = False) -> Iterator[Line]:
-    first, *more = textwrap.wrap(words, max(16, width - 13)) or [""]
+    first, *more = _cut(words, width - 13)
     yield ((f"  {name:<10} ", "dim"), (first, "dim" if dim else ""))
     for line in more:
         yield ((f"{' ' * 13}{line}", "dim" if dim else ""),)
 
 
 def _wrapped(words: str, width: int, tone: str, indent: int) -> Iterator[Line]:
-    for n, line in enumerate(textwrap.wrap(words, max(16, width - indent - 2))):
+    for n, line in enumerate(_cut(words, width - indent - 2)):
         yield ((" " * (indent + (2 if n else 0)) + line, tone),)

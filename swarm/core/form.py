@@ -6,6 +6,7 @@ field is text as it would stand on a command line; "" is its default. Pure.
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
@@ -87,6 +88,14 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
 
 def fields(method: Method, task: TaskForm | None) -> tuple[Field, ...]:
     """All fields of a method's form, in order. `task`: None while it is not known, and of an MLX-LM fine-tuning."""
+    try:
+        return _fields(method, task)
+    except TypeError:  # a task of another package may have a default that has no hash
+        return _fields.__wrapped__(method, task)
+
+
+@functools.lru_cache(32)  # asked for with every key that is pressed
+def _fields(method: Method, task: TaskForm | None) -> tuple[Field, ...]:
     made = [_choice(METHOD, tuple(SPECS), "What is averaged, and when: DiLoCo and FedAvg in rounds; MLX-LM after every step.")]
     if method != "mlx-lm":
         made.append(_choice(TASK, (), task.summary if task is not None else "What to train.", default=TASKS[method]))
@@ -258,7 +267,10 @@ def blamed(words: str, known: tuple[Field, ...]) -> tuple[str, str]:
     if field is None:
         # As in 'adam has no momentum', or 'momentum needs its momentum'.
         field = next((names[w] for w in re.findall(r"[a-z_0-9]+", words) if w in names and w not in ("model", "data")), None)
-    return ("", words) if field is None else (field.key, words)
+    if field is None:
+        return "", words
+    # Beside the field its name is not said again.
+    return field.key, re.sub(rf"^(?:[a-z0-9_-]+: )?{re.escape(field.option.name)} (?=must|has|is)", "", words)
 
 
 def request_of(method: Method, task: TaskForm | None, values: Mapping[str, str]) -> RunRequest:

@@ -161,29 +161,29 @@ def test_defaults_are_said_as_they_would_be_typed(method: Method) -> None:
     [
         ("diloco", {"spec.sync_every": "x"}, "spec.sync_every", "must be a whole number >= 1"),
         ("diloco", {"spec.sync_every": "0"}, "spec.sync_every", "must be >= 1"),
-        ("diloco", {"spec.fragments": "200"}, "spec.fragments", "fragments must be <= sync_every (100), got 200"),
+        ("diloco", {"spec.fragments": "200"}, "spec.fragments", "must be <= sync_every (100), got 200"),
         ("diloco", {"spec.outer_momentum": "1"}, "spec.outer_momentum", "must be >= 0 and < 1"),
         ("diloco", {"spec.outer_lr": "1e999"}, "spec.outer_lr", "must be a number > 0"),
         ("diloco", {"run.name": "My Run"}, "run.name", "'My Run' is no name for a run"),
-        ("diloco", {"run.seed": str(2**70)}, "run.seed", "seed must be 0 to"),
+        ("diloco", {"run.seed": str(2**70)}, "run.seed", "must be 0 to"),
         ("diloco", {"run.attach": "true"}, "run.attach", "--attach needs a file"),
         ("diloco", {"run.share": "nowhere"}, "run.share", ""),
         ("diloco", {"here.hours": "25-99"}, "here.hours", ""),
         ("diloco", {"here.learner_id": "No Id"}, "here.learner_id", ""),
         ("diloco", {"run.workers": "65"}, "run.workers", "must be >= 1 and <= 64"),
         ("fedavg", {"spec.momentum": "0.5", "spec.optimizer": "adam"}, "spec.momentum", "adam has no momentum"),
-        ("fedavg", {"spec.partition": "fair"}, "spec.partition", "partition must be iid"),
+        ("fedavg", {"spec.partition": "fair"}, "spec.partition", "must be iid"),
         ("fedavg", {"spec.private": "true", "run.workers": "2"}, "run.workers", "private clients"),
         ("fedavg", {"spec.model_seed": "1", "run.seed": "2"}, "run.seed", "--seed and --model-seed"),
         ("mlx-lm", {"run.data": "d"}, "run.model", "is needed: the base model"),
         ("mlx-lm", {"run.data": "d", "run.model": "m", "spec.world_size_min": "3", "spec.world_size_max": "2"},
-         "spec.world_size_max", "world_size_max must be >= world_size_min"),
+         "spec.world_size_max", "must be >= world_size_min"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_beside_its_field(method: Method, values: dict[str, str], key: str, words: str) -> None:
     found = problems(method, task_of(method, values), values)
     assert list(found) == [key]
-    assert words in found[key]
+    assert found[key].startswith(words)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from tui.widgets.toned import Line, Piece, Toned
 
 Kind = Literal["text", "choice", "heading", "fold", "button"]
 MOST = 4096  # characters of a value
-_LABEL, _NARROW = 24, 17  # cells of a label; in a narrow form
+_LABEL, _NARROW = 24, 19  # cells of a label; in a narrow form
 _VALUE = 8  # cells that a value has at least, before what is wrong with it
 
 
