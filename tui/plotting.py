@@ -140,11 +140,16 @@ def _legend(chart: Chart, width: int, *, most: int) -> tuple[Line, ...]:
         for trace in chart.traces:
             name, value = text.fit(trace.name, min(longest, len(trace.name))), figure(trace.newest, chart.kind)
             cells = len(name) + len(value) + 3
-            if used and used + cells > width:
+            if used and used + 2 + cells > width:
                 found.append([])
                 used = 0
-            found[-1] += [(trace.mark or "⠒", TONES[trace.color]), (f" {name} ", ""), (f"{value}  ", "dim")]
-            used += cells + 2
+            found[-1] += [
+                ("  " if used else "", ""),
+                (trace.mark or "⠒", TONES[trace.color]),
+                (f" {name} ", ""),
+                (value, "dim"),
+            ]
+            used += cells + (2 if used else 0)
         if len(found) <= most or longest <= 2:
             return tuple(map(tuple, found[:most]))
         longest -= 1
@@ -155,7 +160,7 @@ def _plot(chart: Chart, width: int, height: int) -> tuple[Line, ...]:
     points = [p for t in chart.drawn for p in t.points]
     low, high = _reach([y for _, y in points], log=chart.log, kind=chart.kind)
     first, last = min(x for x, _ in points), max(x for x, _ in points)
-    if first == last:
+    if last - first <= 1e-9 * max(1.0, abs(last)):
         first, last = first - 1.0, last + 1.0
     ticks = _ticks_log(low, high) if chart.log else _ticks(low, high, most=max(2, min(6, rows // 2)), kind=chart.kind)
     even = len(ticks) > 1 and math.isclose(ticks[1] - ticks[0], ticks[-1] - ticks[-2])
@@ -263,7 +268,9 @@ def _reach(values: Sequence[float], *, log: bool, kind: Kind) -> Point:
         low, high = _log(low), _log(high)
         pad = 0.05 * (high - low) or 0.1
         return low - pad, high + pad
-    pad = 0.05 * (high - low) or 0.1 * abs(high) or 1.0
+    pad = 0.05 * (high - low)
+    if pad <= 1e-9 * abs(high):  # as good as constant
+        pad = 0.1 * abs(high) or 1.0
     floor = 0.0 if kind in ("rate", "bytes", "seconds", "count") and low >= 0 else -math.inf
     return max(low - pad, floor), high + pad
 

@@ -32,6 +32,7 @@ _LAST_ROUNDS = (None, 100, 20)  # by number of the window
 _LAST_ITERATIONS = (None, 1000, 200)  # of a data-parallel job: a report comes every ten, as a rule
 _LAST_S = (None, 3600.0, 600.0)
 _SPANS = ("all", "last hour", "last 10 min")
+_ENDLESS = 1e300  # what a peer may write, too, and no axis can hold
 _MEASURED = "metric "  # before a name that a task gave: it may be called as ours are
 
 
@@ -351,9 +352,9 @@ def _reported(metric: Metric, point: TrainPoint) -> float | None:
     """What a data-parallel job's report tells."""
     match metric.key:
         case "rate":
-            return point.tokens_per_s
+            return _shown(metric, point.tokens_per_s)
         case "learning rate":
-            return point.learning_rate
+            return _shown(metric, point.learning_rate)
         case _:
             return None if point.train_loss is None else _shown(metric, point.train_loss)
 
@@ -362,4 +363,4 @@ def _shown(metric: Metric, value: float) -> float | None:
     """`value` as it is drawn; None of what is not finite."""
     if metric.key == "perplexity":
         return math.exp(value) if value < 700 else None
-    return value if math.isfinite(value) else None
+    return value if abs(value) < _ENDLESS else None
