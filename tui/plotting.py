@@ -33,6 +33,7 @@ class Trace:
     mark: str = ""  # drawn at some of the points; '': a line only
     line: bool = True  # False: marks only
     color: int = 0  # of TONES
+    first: bool = False  # where there is no room for all, it is drawn
 
     @property
     def newest(self) -> float | None:
@@ -103,14 +104,14 @@ def lines(chart: Chart, width: int, height: int) -> tuple[Line, ...]:
 def bars(chart: Chart, width: int, height: int) -> tuple[Line, ...]:
     """The first curve in at most two lines, with the newest values before it; or, where all have names, two curves in a line
     each."""
-    rows, drawn = max(1, min(height, 2)), chart.drawn
+    rows, drawn = max(1, min(height, 2)), sorted(chart.drawn, key=lambda trace: not trace.first)
     if chart.legend:
         said = [f"{t.mark} {t.name} {figure(t.newest, chart.kind)} " for t in drawn[:rows]]
     else:
         said = [f"{chart.short if n == 0 else t.name[:3]} {figure(t.newest, chart.kind)} " for n, t in enumerate(drawn[:rows])]
     left = max(12, *(len(words) for words in said))
     more = (f"{len(drawn) - rows} more",) if chart.legend and len(drawn) > rows else ()
-    tail = " ".join((*chart.flags, *more))[: max(0, width - left - 12)]
+    tail = ", ".join((*chart.flags, *more))[: max(0, width - left - 12)]
     room = max(1, width - left - (len(tail) + 1 if tail else 0))
 
     def drawing(trace: Trace, rows: int) -> tuple[str, ...]:

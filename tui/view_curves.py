@@ -75,9 +75,11 @@ def metrics(state: RunState) -> tuple[Metric, ...]:
 def _round_metrics(state: RunState) -> tuple[Metric, ...]:
     series = state.series
     found = [Metric("loss", "Loss", figure="train", short="loss")]
-    if any(e.sample for e in state.evals):
+    named = {*series.metrics, *(name for e in state.evals for name in e.metrics)}
+    if any(e.sample for e in state.evals):  # a language model
         found.append(Metric("perplexity", "Perplexity", figure="train", short="ppl"))
-    for name in sorted({*series.metrics, *(name for e in state.evals for name in e.metrics)}):
+        named.discard("perplexity")  # which tells the same, and nothing of training
+    for name in sorted(named):
         told = text.plain(name, 24) or "metric"
         short = "acc" if name == "accuracy" else told[:6]
         found.append(Metric(_MEASURED + name, told[:1].upper() + told[1:], measured=name, short=short))
@@ -130,7 +132,7 @@ def chart(state: RunState, view: PlotView, *, selected: str = "") -> Chart:
         return charted(metric, view, of_all(part, metric), (part,))
     names, more = overlaid(state, selected)
     traces = [
-        Trace(text.plain(name, 40), part.points(part.trained(metric, name)), mark=GLYPHS[n], color=n)
+        Trace(text.plain(name, 40), part.points(part.trained(metric, name)), GLYPHS[n], color=n, first=name == selected)
         for n, name in enumerate(names)
     ]
     notes = [f"{text.count(more, 'learner')} more"] if more else []

@@ -57,7 +57,8 @@ def test_each_method_has_metrics_of_its_own(fixed: SimpleNamespace) -> None:
 
 def test_a_language_model_that_writes_samples_has_a_perplexity(fixed: SimpleNamespace) -> None:
     state = fixed.run_state()
-    state = apply(state, EvalRead(msgspec.structs.replace(state.evals[-1], sample="To be")))
+    state = apply(state, EvalRead(msgspec.structs.replace(state.evals[-1], sample="To be", metrics={"perplexity": 7.0})))
+    assert names(state).count("Perplexity") == 1
     train, validation = chart(state, PlotView(metric="perplexity")).traces
     assert train.newest == pytest.approx(math.exp(state.series.train.values[-1]))
     assert validation.newest == pytest.approx(math.exp(state.evals[-1].loss))
@@ -197,13 +198,14 @@ def test_bars_where_there_is_no_room(fixed: SimpleNamespace) -> None:
     state = fixed.run_state()
     top, bottom = said(chart(state, PlotView(metric="loss", log=True, window=2)), 78, 2)
     assert top.startswith("loss 2.084")
-    assert top.endswith("log last 20 rounds")
+    assert top.endswith("log, last 20 rounds")
     assert bottom.startswith("val 2.124")
     assert "█" in bottom
     first, second = said(chart(state, PlotView(each=True)), 78, 2)
     assert first.startswith("● air 2.114")
     assert second.startswith("○ linux-3090 2.094")
     assert "2 more" in first
+    assert said(chart(state, PlotView(each=True), selected="studio"), 78, 2)[0].startswith("◇ studio 2.054")
 
 
 finite = st.floats(allow_nan=False, allow_infinity=False, width=32)
