@@ -159,7 +159,7 @@ def _legend(chart: Chart, width: int, *, most: int) -> tuple[Line, ...]:
 def _plot(chart: Chart, width: int, height: int) -> tuple[Line, ...]:
     rows = height - 2
     points = [p for t in chart.drawn for p in t.points]
-    low, high = _reach([y for _, y in points], log=chart.log, kind=chart.kind)
+    low, high = _reach([y for _, y in points], log=chart.log)
     first, last = min(x for x, _ in points), max(x for x, _ in points)
     if last - first <= 1e-9 * max(1.0, abs(last)):
         first, last = first - 1.0, last + 1.0
@@ -262,7 +262,7 @@ def _row(value: float, low: float, high: float, rows: int) -> int:
     return min(max(round((high - value) / (high - low) * (4 * rows - 1)) // 4, 0), rows - 1)
 
 
-def _reach(values: Sequence[float], *, log: bool, kind: Kind) -> Point:
+def _reach(values: Sequence[float], *, log: bool) -> Point:
     """The ends of the vertical axis; of a logarithmic one, powers of ten. A constant lies in the middle."""
     low, high = min(values), max(values)
     if log:
@@ -272,8 +272,7 @@ def _reach(values: Sequence[float], *, log: bool, kind: Kind) -> Point:
     pad = 0.05 * (high - low)
     if pad <= 1e-9 * abs(high):  # as good as constant
         pad = 0.1 * abs(high) or 1.0
-    floor = 0.0 if kind in ("rate", "bytes", "seconds", "count") and low >= 0 else -math.inf
-    return max(low - pad, floor), high + pad
+    return max(low - pad, 0.0 if low >= 0 else -math.inf), high + pad
 
 
 def _steps(kind: Kind, over: float) -> float:
