@@ -33,6 +33,7 @@ class Trace:
     mark: str = ""  # drawn at some of the points; '': a line only
     line: bool = True  # False: marks only
     color: int = 0  # of TONES
+    first: bool = False  # where there is no room for all, it is drawn
 
     @property
     def newest(self) -> float | None:
@@ -103,14 +104,14 @@ def lines(chart: Chart, width: int, height: int) -> tuple[Line, ...]:
 def bars(chart: Chart, width: int, height: int) -> tuple[Line, ...]:
     """The first curve in at most two lines, with the newest values before it; or, where all have names, two curves in a line
     each."""
-    rows, drawn = max(1, min(height, 2)), chart.drawn
+    rows, drawn = max(1, min(height, 2)), sorted(chart.drawn, key=lambda trace: not trace.first)
     if chart.legend:
         said = [f"{t.mark} {t.name} {figure(t.newest, chart.kind)} " for t in drawn[:rows]]
     else:
         said = [f"{chart.short if n == 0 else t.name[:3]} {figure(t.newest, chart.kind)} " for n, t in enumerate(drawn[:rows])]
     left = max(12, *(len(words) for words in said))
     more = (f"{len(drawn) - rows} more",) if chart.legend and len(drawn) > rows else ()
-    tail = " ".join((*chart.flags, *more))[: max(0, width - left - 12)]
+    tail = ", ".join((*chart.flags, *more))[: max(0, width - left - 12)]
     room = max(1, width - left - (len(tail) + 1 if tail else 0))
 
     def drawing(trace: Trace, rows: int) -> tuple[str, ...]:
@@ -140,11 +141,16 @@ def _legend(chart: Chart, width: int, *, most: int) -> tuple[Line, ...]:
         for trace in chart.traces:
             name, value = text.fit(trace.name, min(longest, len(trace.name))), figure(trace.newest, chart.kind)
             cells = len(name) + len(value) + 3
-            if used and used + cells > width:
+            if used and used + 2 + cells > width:
                 found.append([])
                 used = 0
-            found[-1] += [(trace.mark or "⠒", TONES[trace.color]), (f" {name} ", ""), (f"{value}  ", "dim")]
-            used += cells + 2
+            found[-1] += [
+                ("  " if used else "", ""),
+                (trace.mark or "⠒", TONES[trace.color]),
+                (f" {name} ", ""),
+                (value, "dim"),
+            ]
+            used += cells + (2 if used else 0)
         if len(found) <= most or longest <= 2:
             return tuple(map(tuple, found[:most]))
         longest -= 1
@@ -153,9 +159,9 @@ def _legend(chart: Chart, width: int, *, most: int) -> tuple[Line, ...]:
 def _plot(chart: Chart, width: int, height: int) -> tuple[Line, ...]:
     rows = height - 2
     points = [p for t in chart.drawn for p in t.points]
-    low, high = _reach([y for _, y in points], log=chart.log, kind=chart.kind)
+    low, high = _reach([y for _, y in points], log=chart.log)
     first, last = min(x for x, _ in points), max(x for x, _ in points)
-    if first == last:
+    if last - first <= 1e-9 * max(1.0, abs(last)):
         first, last = first - 1.0, last + 1.0
     ticks = _ticks_log(low, high) if chart.log else _ticks(low, high, most=max(2, min(6, rows // 2)), kind=chart.kind)
     even = len(ticks) > 1 and math.isclose(ticks[1] - ticks[0], ticks[-1] - ticks[-2])
@@ -256,16 +262,17 @@ def _row(value: float, low: float, high: float, rows: int) -> int:
     return min(max(round((high - value) / (high - low) * (4 * rows - 1)) // 4, 0), rows - 1)
 
 
-def _reach(values: Sequence[float], *, log: bool, kind: Kind) -> Point:
+def _reach(values: Sequence[float], *, log: bool) -> Point:
     """The ends of the vertical axis; of a logarithmic one, powers of ten. A constant lies in the middle."""
     low, high = min(values), max(values)
     if log:
         low, high = _log(low), _log(high)
         pad = 0.05 * (high - low) or 0.1
         return low - pad, high + pad
-    pad = 0.05 * (high - low) or 0.1 * abs(high) or 1.0
-    floor = 0.0 if kind in ("rate", "bytes", "seconds", "count") and low >= 0 else -math.inf
-    return max(low - pad, floor), high + pad
+    pad = 0.05 * (high - low)
+    if pad <= 1e-9 * abs(high):  # as good as constant
+        pad = 0.1 * abs(high) or 1.0
+    return max(low - pad, 0.0 if low >= 0 else -math.inf), high + pad
 
 
 def _steps(kind: Kind, over: float) -> float:

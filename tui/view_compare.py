@@ -50,13 +50,18 @@ def columns(sides: tuple[Side, Side]) -> tuple[Column, ...]:
     return (Column("", 18, sortable=False), *(Column(head, 12, sortable=False, grow=True) for head in heads))
 
 
-def headline(sides: tuple[Side, Side]) -> Line:
-    pieces: list[Piece] = [("swarm ▸ compare", "dim")]
-    for side, name, mark in zip(sides, names(sides), GLYPHS, strict=True):
-        phase = side.state.phase if side.state is not None and side.state.manifest is not None else "unknown"
-        shape, tone = glyph(phase)
-        said = "reading" if phase == "unknown" and not side.problem else phase
-        pieces += [(f"  {mark} ", ""), (name, "strong"), (f" {shape} {said}", tone)]
+def headline(sides: tuple[Side, Side], *, width: int) -> Line:
+    """Both runs with their phases; what finds no room in `width` cells is left out, the least important first."""
+    for brief in range(3):
+        pieces: list[Piece] = [] if brief else [("swarm ▸ compare", "dim")]
+        for side, name, mark in zip(sides, names(sides), GLYPHS, strict=True):
+            phase = side.state.phase if side.state is not None and side.state.manifest is not None else "unknown"
+            shape, tone = glyph(phase)
+            said = "reading" if phase == "unknown" and not side.problem else phase
+            pieces += [(f"{'  ' if pieces else ''}{mark} ", ""), (name, "strong")]
+            pieces.append((f" {shape}" if brief == 2 else f" {shape} {said}", tone))
+        if sum(len(words) for words, _ in pieces) <= width - 2:
+            break
     return tuple(pieces)
 
 

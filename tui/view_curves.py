@@ -32,6 +32,7 @@ _LAST_ROUNDS = (None, 100, 20)  # by number of the window
 _LAST_ITERATIONS = (None, 1000, 200)  # of a data-parallel job: a report comes every ten, as a rule
 _LAST_S = (None, 3600.0, 600.0)
 _SPANS = ("all", "last hour", "last 10 min")
+_ENDLESS = 1e300  # what a peer may write, too, and no axis can hold
 _MEASURED = "metric "  # before a name that a task gave: it may be called as ours are
 
 
@@ -74,9 +75,11 @@ def metrics(state: RunState) -> tuple[Metric, ...]:
 def _round_metrics(state: RunState) -> tuple[Metric, ...]:
     series = state.series
     found = [Metric("loss", "Loss", figure="train", short="loss")]
-    if any(e.sample for e in state.evals):
+    named = {*series.metrics, *(name for e in state.evals for name in e.metrics)}
+    if any(e.sample for e in state.evals):  # a language model
         found.append(Metric("perplexity", "Perplexity", figure="train", short="ppl"))
-    for name in sorted({*series.metrics, *(name for e in state.evals for name in e.metrics)}):
+        named.discard("perplexity")  # which tells the same, and nothing of training
+    for name in sorted(named):
         told = text.plain(name, 24) or "metric"
         short = "acc" if name == "accuracy" else told[:6]
         found.append(Metric(_MEASURED + name, told[:1].upper() + told[1:], measured=name, short=short))
@@ -129,7 +132,7 @@ def chart(state: RunState, view: PlotView, *, selected: str = "") -> Chart:
         return charted(metric, view, of_all(part, metric), (part,))
     names, more = overlaid(state, selected)
     traces = [
-        Trace(text.plain(name, 40), part.points(part.trained(metric, name)), mark=GLYPHS[n], color=n)
+        Trace(text.plain(name, 40), part.points(part.trained(metric, name)), GLYPHS[n], color=n, first=name == selected)
         for n, name in enumerate(names)
     ]
     notes = [f"{text.count(more, 'learner')} more"] if more else []
@@ -351,9 +354,9 @@ def _reported(metric: Metric, point: TrainPoint) -> float | None:
     """What a data-parallel job's report tells."""
     match metric.key:
         case "rate":
-            return point.tokens_per_s
+            return _shown(metric, point.tokens_per_s)
         case "learning rate":
-            return point.learning_rate
+            return _shown(metric, point.learning_rate)
         case _:
             return None if point.train_loss is None else _shown(metric, point.train_loss)
 
@@ -362,4 +365,4 @@ def _shown(metric: Metric, value: float) -> float | None:
     """`value` as it is drawn; None of what is not finite."""
     if metric.key == "perplexity":
         return math.exp(value) if value < 700 else None
-    return value if math.isfinite(value) else None
+    return value if abs(value) < _ENDLESS else None

@@ -110,12 +110,19 @@ class CompareScreen(PlotScreen):
 
     def _paint(self) -> None:
         sides = self.sides
-        self.query_one("#head", Words).show(view_compare.headline(sides))
+        self._headline()
         self.query_one("#banner", Words).show(*view_compare.banner(sides, self._problem))
         both = self.query_one("#both", Table)
         both.head(view_compare.columns(sides), name="Side by side")
         both.show(view_compare.rows(sides))
         self.replot()
+
+    def _headline(self) -> None:
+        self.query_one("#head", Words).show(view_compare.headline(self.sides, width=self.size.width))
+
+    def on_resize(self) -> None:
+        if self.ready:
+            self._headline()
 
     def plotted(self) -> tuple[Metric, ...]:
         return view_compare.every(self.sides)
