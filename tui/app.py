@@ -80,6 +80,8 @@ class FeedLike(Protocol):
     def pause(self, at: RunAt) -> None: ...
     def resume(self, at: RunAt) -> None: ...
     def drop(self, at: RunAt, learner: str) -> None: ...
+    def extend(self, at: RunAt, rounds: int | None) -> None: ...
+    def export(self, at: RunAt, file: str) -> None: ...
     @property
     def facts(self) -> Facts: ...
 
@@ -209,8 +211,10 @@ class SwarmApp(Preferring):
             self._quitting = False
         elif message.command == "add the peer":
             self.toast(f"{message.what} is asked from now on")
-        elif message.command in ("stop", "pause"):
+        elif message.command in ("stop", "pause", "extend"):
             self.toast(f"{message.command} was asked for: it takes effect at the next round")
+        elif message.command == "export":
+            self.toast(f"wrote {message.what}")
         if self._quitting and not self._leaving:
             self.exit()
 

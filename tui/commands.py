@@ -21,6 +21,10 @@ class Place(Enum):
     RUN = "Run"
     COMPARE = "Compare"
     PLOT = "Plot"
+    ROUND = "Round"
+    LEARNER = "Learner"
+    LOG = "Log"
+    SAMPLES = "Samples"
     NETWORK = "Network"
     SETTINGS = "Settings"
     WELCOME = "First start"
@@ -57,6 +61,13 @@ def _panes(*names: str) -> tuple[Key, ...]:
     )
 
 
+_SCROLL = (
+    Key("j,down", "scroll(1)", "down", "One line down.", footer=False),
+    Key("k,up", "scroll(-1)", "up", "One line up.", footer=False),
+    Key("pagedown,space", "page(1)", "page down", "One page down.", footer=False),
+    Key("pageup", "page(-1)", "page up", "One page up.", footer=False),
+)
+
 KEYS: dict[Place, tuple[Key, ...]] = {
     Place.EVERYWHERE: (
         Key("question_mark", "help", "help", "All keys, on one page.", pinned=True),
@@ -74,6 +85,7 @@ KEYS: dict[Place, tuple[Key, ...]] = {
         Key("P", "pause", "pause", "Let all learners of the run under the cursor rest, and go on again."),
         Key("S", "stop", "stop", "Stop the run under the cursor, for everybody."),
         Key("n", "new", "new run", "Make a run: a form with all that can be set, and a preview of what comes of it."),
+        Key("l", "log", "log", "The whole log of the job under the cursor."),
         Key("r", "rescan", "rescan", "Look at all mailboxes again now."),
         Key("p", "peer", "add peer", "Add a machine by its address, where the network does not tell of it by itself."),
         Key("c", "compare", "compare", "Mark the run under the cursor; then, on another one, draw both in one plot."),
@@ -103,14 +115,18 @@ KEYS: dict[Place, tuple[Key, ...]] = {
         Key("pageup", "page(-1)", "page up", "One page up.", footer=False),
     ),
     Place.RUN: (
-        Key("enter,J", "join", "join", "Look what stands between this machine and the run, and join it."),
+        Key("enter", "open", "open", "Open the learner under the cursor; on the rounds, the round; on the log, the whole log."),
+        Key("J", "join", "join", "Look what stands between this machine and the run, and join it."),
         Key("L", "leave", "leave", "Take this machine out of the run; the others go on."),
         Key("space", "freeze", "freeze", "Freeze the view, never the job; again to go on."),
-        Key("l", "log", "log", "Go to the log, and back to the learners."),
+        Key("l", "log", "log", "The whole log of this machine's worker, or what has happened since this run was opened here."),
         Key("S", "stop", "stop", "Stop the run, for everybody."),
         Key("escape", "back", "back", "Back to the list of runs."),
         Key("P", "pause", "pause", "Let all learners rest, and go on again."),
         Key("x", "drop", "drop", "Drop the learner under the cursor: it is asked to leave, and waited for no more."),
+        Key("plus", "extend", "rounds", "Give the run another number of rounds."),
+        Key("e", "export", "export", "Write the run's parameters, or the history of its rounds, to a file."),
+        Key("v", "samples", "samples", "What the model wrote at its evaluations, newest first."),
         *_panes("learners", "loss", "rounds", "log"),
         Key("5", "clients", "clients pane", "Go to the pane: clients, of a FedAvg run.", _PANES),
         Key("d", "details", "details", "A FedAvg run's last round; a data-parallel job's plan, preflight and refusals."),
@@ -126,6 +142,40 @@ KEYS: dict[Place, tuple[Key, ...]] = {
         Key("a", "axis", "axis", "Draw by rounds, by inner steps, or by the time that they took.", _PLOT),
         Key("y", "log_axis", "log", "A logarithmic vertical axis, and back.", _PLOT),
         Key("t", "window", "window", "Draw all, or the newest part: 100 or 20 rounds, of time an hour or 10 minutes.", _PLOT),
+    ),
+    Place.ROUND: (
+        Key("left,h,left_square_bracket", "older", "older", "The round before."),
+        Key("right,l,right_square_bracket", "newer", "newer", "The round after."),
+        Key("g,home", "first", "first", "The first round."),
+        Key("G,end", "newest", "newest", "The newest round; it stays the newest one as rounds close."),
+        Key("r", "number", "number", "Go to a round by its number."),
+        *_SCROLL,
+        Key("escape", "back", "back", "Back to the run."),
+    ),
+    Place.LEARNER: (
+        Key("left,h,left_square_bracket", "other(-1)", "before", "The learner before."),
+        Key("right,right_square_bracket", "other(1)", "next", "The learner after."),
+        Key("l", "log", "log", "Its whole log, if it is a worker of this machine."),
+        Key("x", "drop", "drop", "Drop it: it is asked to leave, and waited for no more."),
+        Key("g,home", "first", "top", "The first line.", footer=False),
+        Key("G,end", "last", "bottom", "The last line.", footer=False),
+        *_SCROLL,
+        Key("escape", "back", "back", "Back to the run."),
+    ),
+    Place.LOG: (
+        Key("slash", "filter", "filter", "Show only the lines that contain a text; esc shows all again."),
+        Key("i", "level", "level", "All lines, or warnings and worse, or errors alone."),
+        Key("n", "other(1)", "next log", "The log of this machine's next worker in the run."),
+        Key("g,home", "first", "top", "The first line that was read; the log goes on below."),
+        Key("G,end", "last", "follow", "The last line, and follow the log again."),
+        *_SCROLL,
+        Key("escape", "back", "back", "Back."),
+    ),
+    Place.SAMPLES: (
+        Key("g,home", "first", "newest", "The newest one."),
+        Key("G,end", "last", "oldest", "The oldest one that is held."),
+        *_SCROLL,
+        Key("escape", "back", "back", "Back to the run."),
     ),
     Place.NETWORK: (
         Key("r", "check", "check", "Look at everything again: this machine, its network and the share."),
@@ -179,6 +229,10 @@ _NAMES = {
     "slash": "/",
     "comma": ",",
     "plus": "+",
+    "left_square_bracket": "[",
+    "right_square_bracket": "]",
+    "left": "←",
+    "right": "→",
     "escape": "esc",
     "pagedown": "pgdn",
     "pageup": "pgup",

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from swarm.api import Home, Job, RunState, Sightings, Way
 from swarm.api import doctor as doctors
-from tui import text
+from tui import text, view_rounds
 from tui.alarms import Watched, alarms
 from tui.asked import Question
 from tui.background import in_thread
@@ -132,6 +132,12 @@ class Feed(Keeping):
 
     def drop(self, at: RunAt, learner: str) -> None:
         self._command("drop", at.run, lambda: self._api.drop_learner(at.mailbox, at.run, learner))
+
+    def extend(self, at: RunAt, rounds: int | None) -> None:
+        self._command("extend", at.run, lambda: self._api.extend_run(at.mailbox, at.run, rounds))
+
+    def export(self, at: RunAt, file: str) -> None:
+        self._command("export", file, lambda: in_thread(self._api.export_run, at.mailbox, at.run, file))
 
     # On the feed's own thread from here on.
 
@@ -285,13 +291,16 @@ class Feed(Keeping):
         try:
             while True:
                 began_s = self._clock()
-                polling = polling or asyncio.get_running_loop().create_task(self._polled(watch))
+                if polling is None:
+                    asked_s = began_s
+                    polling = asyncio.get_running_loop().create_task(self._polled(watch))
                 await asyncio.wait({polling}, timeout=self._run_s)
                 now_s = self._clock()
                 if polling.done():
+                    shown = replace(shown, poll_s=now_s - asked_s)
                     state, polling = polling.result(), None
                     self._facts = replace(self._facts, run_polls=self._facts.run_polls + 1, run_poll_s=now_s - began_s)
-                    shown = replace(shown, problem=self._problem if state is None else "")
+                    shown = replace(shown, problem=self._problem if state is None else "", heard=self._heard)
                     if state is not None:
                         fresh = self._numbered(run_notes(seen, state))
                         notes.extend(fresh)
@@ -301,7 +310,9 @@ class Feed(Keeping):
                         if seen is not None and state.open_round != shown.state.open_round:
                             shown = replace(shown, round_since_s=now_s)
                         seen = state
-                        shown = replace(shown, state=state)
+                        since_s = shown.quorum_since_s if state.open_round == shown.state.open_round else None
+                        since_s = (since_s if since_s is not None else now_s) if view_rounds.has_quorum(state) else None
+                        shown = replace(shown, state=state, quorum_since_s=since_s)
                 was, shown = shown.job, replace(shown, jobs=await self._jobs(at))
                 if (job := shown.job) is not None:
                     if was is None or was.id != job.id:
@@ -341,6 +352,10 @@ class Feed(Keeping):
                 self._post(JoinPolled(shown))
             await asyncio.sleep(max(0.1, min(1.0, self._run_s) - (self._clock() - began_s)))
 
+    @property
+    def _heard(self) -> bool | None:
+        return None if self._near is None else heard(self._sightings)
+
     async def _jobs(self, at: RunAt) -> tuple[Job, ...]:
         jobs = await self._tried(in_thread(self._api.jobs)) or ()
         return tuple(job for job in jobs if job.run == at.run)
@@ -351,6 +366,12 @@ class Feed(Keeping):
             self._noted += 1
             numbered.append(replace(note, n=self._noted, at=self._wall()))
         return numbered
+
+
+def heard(sightings: Sightings) -> bool:
+    """Whether the network, by itself, tells of any other machine or of a run."""
+    others = (peer for peer in sightings.peers if not peer.itself)
+    return any("network" in run.how for run in sightings.runs) or any("network" in peer.how for peer in others)
 
 
 def fresh_lines(before: tuple[str, ...], after: tuple[str, ...]) -> tuple[str, ...]:

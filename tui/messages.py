@@ -11,7 +11,21 @@ from swarm.api import Home, Job, Joining, RunState, Settings, Sightings
 from swarm.api.doctor import Examination
 from tui.transitions import Note
 
-Command = Literal["join", "leave", "stop", "pause", "resume", "drop", "mount", "add the peer", "check", "save", "notify"]
+Command = Literal[
+    "join",
+    "leave",
+    "stop",
+    "pause",
+    "resume",
+    "drop",
+    "extend",
+    "export",
+    "mount",
+    "add the peer",
+    "check",
+    "save",
+    "notify",
+]
 RUNNING_JOB = ("starting", "running")
 
 
@@ -46,6 +60,9 @@ class RunShown:
     problem: str = ""  # why the last look failed: the run is gone, or of another format
     jobs: tuple[Job, ...] = ()  # this machine's in the run, newest first
     round_since_s: float | None = None  # monotonic, when the open round was seen to begin; None: before we looked
+    quorum_since_s: float | None = None  # monotonic, when its quorum was seen; None: not yet
+    poll_s: float | None = None  # what the last look at the share took; None: none has ended yet
+    heard: bool | None = None  # whether the network tells of other machines; None: nobody has listened
     notes: tuple[Note, ...] = ()
     log: tuple[LogLine, ...] = ()
 

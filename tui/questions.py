@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from swarm.api import Job, RunState
@@ -72,6 +73,60 @@ def ask_drop(app: SwarmApp, at: RunAt, state: RunState, learner: str) -> None:
             app.feed.drop(at, learner)
 
     app.push_screen(Choice("Drop", words, (Option("drop", f"Drop {who}"), CANCEL), focus="cancel"), answered)
+
+
+def ask_rounds(app: SwarmApp, at: RunAt, state: RunState) -> None:
+    """How many rounds the run is to have, in all."""
+    now = state.asked_rounds
+    words = (
+        ((f"How many rounds shall {text.plain(state.name, 40)} have, in all?", "strong"),),
+        ((f"It has had {state.open_round}, of {'as many as it takes' if now is None else now}.", ""),),
+        (("Fewer than it has had end it with the round under way. Nothing: until it is stopped.", "dim"),),
+    )
+
+    def answered(answer: str | None) -> None:
+        if answer is None:
+            return
+        rounds = answer.replace(",", "").replace("_", "")
+        if not rounds:
+            app.feed.extend(at, None)
+        elif rounds.isdecimal() and 0 < len(rounds) < 12 and int(rounds) > 0:
+            app.feed.extend(at, int(rounds))
+        else:
+            app.toast(f"{text.plain(answer, 20)} is no number of rounds", "warning")
+
+    app.push_screen(Ask("Rounds", words, value="" if now is None else str(now), empty=True), answered)
+
+
+def ask_file(app: SwarmApp, state: RunState, chosen: Callable[[str], None]) -> None:
+    """Where to export to."""
+    words = (
+        ((f"Write {text.plain(state.name, 40)} to which file?", "strong"),),
+        (("FILE.safetensors gets the newest parameters that were committed.", ""),),
+        (("FILE.csv and FILE.jsonl get the history: a row for each round.", ""),),
+        (("A name without a folder is one in the folder in which this screen was started.", "dim"),),
+    )
+
+    def answered(answer: str | None) -> None:
+        if answer:
+            chosen(answer)
+
+    app.push_screen(Ask("Export", words, value=f"{text.plain(state.name, 64)}.safetensors"), answered)
+
+
+def ask_overwrite(app: SwarmApp, at: RunAt, file: str) -> None:
+    words = ((("There is such a file already. Write over it?", "strong"),), ((text.plain(file, 300), ""),))
+
+    def answered(answer: str | None) -> None:
+        if answer == "write":
+            begin_export(app, at, file)
+
+    app.push_screen(Choice("Export", words, (Option("write", "Write over it"), CANCEL), focus="cancel"), answered)
+
+
+def begin_export(app: SwarmApp, at: RunAt, file: str) -> None:
+    app.feed.export(at, file)
+    app.toast(f"exporting to {file}")
 
 
 def ask_leave(app: SwarmApp, jobs: tuple[Job, ...]) -> None:

@@ -40,6 +40,7 @@ RANK_COLUMNS = (
 SHOWN = 50  # generations, checks and links
 APART = 3  # machines without a rank that have a line above the table
 _BAR = 10  # cells
+_EVALS = 5  # evaluations of one generation that are shown
 _ENDINGS = {
     "rendezvous": ("✗", "warn"),
     "lost": ("✗", "bad"),
@@ -163,16 +164,16 @@ def apart_lines(state: RunState) -> Iterator[Line]:
         yield ((f"  and {len(apart) - APART} more without a rank", "dim"),)
 
 
-def generation_lines(shown: RunShown, *, brief: bool = False) -> tuple[Line, ...]:
-    """The newest generation, what it runs on, and those before it. `brief`: in one line."""
+def generation_heading(shown: RunShown, *, brief: bool = False) -> tuple[Line, ...]:
+    """What stands above the generations: what the newest runs on, and what is saved. `brief`: all in one line."""
     state = shown.state
     every = state.ranks.generations
     if not every:
         return ((("no machine has come yet", "dim"),),)
     ranks = state.ranks
     saved = ranks.checkpoints[-1] if ranks.checkpoints else None
-    kept: Line = ((f"  saved {saved.step}" if saved is not None else "  nothing saved yet", "dim"),)
     if brief:
+        kept: Line = ((f"  saved {saved.step}" if saved is not None else "  nothing saved yet", "dim"),)
         at = ranks.planned if ranks.planned is not None and ranks.planned.end is None else every[-1]
         return ((*_generation(at, brief=True), *((words, "") for words in _speed(state)), *kept),)
     lines: list[Line] = []
@@ -180,13 +181,23 @@ def generation_lines(shown: RunShown, *, brief: bool = False) -> tuple[Line, ...
         lines.append((("⚠ no passwords on the ring: each binds to one address", "warn"),))
     if saved is not None:
         lines.append(((f"checkpoint: step {saved.step} of g{saved.generation}", "dim"),))
-    for generation in reversed(every[-SHOWN:]):
-        lines.append(_generation(generation))
-        if generation.end is not None and generation.end.reason and generation.end.goes_on:
-            lines.append(((f"  {text.plain(generation.end.reason)}", "dim"),))
-    if len(every) > SHOWN:
-        lines.append(((f"and {len(every) - SHOWN} before", "dim"),))
     return tuple(lines)
+
+
+def generation_entries(state: RunState) -> tuple[tuple[int, tuple[Line, ...]], ...]:
+    """The generations, newest first, each with its number and why it ended."""
+    found = []
+    for g in reversed(state.ranks.generations[-SHOWN:]):
+        lines: list[Line] = [_generation(g)]
+        if g.end is not None and g.end.reason and g.end.goes_on:
+            lines.append(((f"  {text.plain(g.end.reason)}", "dim"),))
+        found.append((g.generation, tuple(lines)))
+    return tuple(found)
+
+
+def older_line(state: RunState) -> tuple[Line, ...]:
+    before = len(state.ranks.generations) - SHOWN
+    return (((f"and {before} before: open one, then ← or r", "dim"),),) if before > 0 else ()
 
 
 def _generation(g: Generation, *, brief: bool = False) -> Line:
@@ -211,6 +222,62 @@ def _generation(g: Generation, *, brief: bool = False) -> Line:
 
 def _open_ring(g: Generation) -> bool:
     return g.plan is not None and g.plan.backend == "ring" and len(g.seats) > 1
+
+
+def generation_details(state: RunState, number: int) -> Iterator[Line]:
+    """One generation: its ranks and their parts, what it reported, and why it ended; of the newest also the preflight."""
+    g = state.ranks.find(number)
+    if g is None:
+        yield (("nothing is known of it any more", "dim"),)
+        return
+    yield _generation(g)
+    if g.end is not None:
+        after = "" if g.end.checkpoint is None else f", with the checkpoint of step {g.end.checkpoint.step}"
+        reason = text.plain(g.end.reason)
+        yield (("ended    ", "dim"), (f"{f'{reason}, ' if reason else ''}said by {text.plain(g.end.by, 64)}{after}", ""))
+    saved = [c.step for c in state.ranks.checkpoints if c.generation == number]
+    if saved:
+        steps = ", ".join(map(str, saved[-8:]))
+        yield (("saved    ", "dim"), (f"checkpoints in the mailbox: step {steps}", ""))
+    yield from _reports(g)
+    if g is state.ranks.planned:
+        yield ()
+        yield from details(state)
+        return
+    if g.plan is None:
+        yield ()
+        yield ((f"Machines {len({m.learner for m in g.members})}", "strong"),)
+        for member in g.members[:SHOWN]:
+            memory = f"{text.size(member.memory_bytes)} free"
+            yield ((f"  {text.fit(member.learner, 20)}", ""), (f"  {memory}  {' '.join(member.backends)}", "dim"))
+        return
+    yield ()
+    yield ((f"Ranks {len(g.seats)}", "strong"), (f"  planned by {text.plain(g.plan.leader, 64)}, seed {g.plan.seed}", "dim"))
+    total = sum(g.share(n) for n in range(len(g.seats)))
+    for n, seat in enumerate(g.seats):
+        part = f"{100 * g.share(n) / total:.0f} %" if total else text.NONE
+        yield ((f"  {n:>3}  {text.fit(seat.learner, 20)}", ""), (f"  {part:>5}  {seat.address}:{seat.port}", "dim"))
+    for refused in g.plan.refused[:SHOWN]:
+        yield ((f"  ✗ {text.plain(str(refused))}", "warn"),)
+
+
+def _reports(g: Generation) -> Iterator[Line]:
+    """What it told of its training, the newest first."""
+    if g.points:
+        first, last = g.points[0], g.points[-1]
+        losses = f"loss {text.loss(first.train_loss)} to {text.loss(last.train_loss)}"
+        yield (
+            ("trained  ", "dim"),
+            (f"iterations {first.iteration} to {last.iteration}, {losses}", ""),
+            (f", {text.rate(last.tokens_per_s)}, {text.short(last.trained_tokens)} tokens in all", "dim"),
+        )
+    for e in reversed(g.evals[-_EVALS:]):
+        what = "validation" if e.part == "valid" else "test"
+        yield (
+            ("checked  ", "dim"),
+            (f"iteration {e.iteration}: {what} {text.loss(e.loss)}", ""),
+            (f", in {text.span(e.seconds_s)}", "dim"),
+        )
 
 
 def details(state: RunState) -> Iterator[Line]:

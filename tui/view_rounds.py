@@ -5,11 +5,13 @@ from __future__ import annotations
 from swarm.api import (
     DiLoCo,
     EvalRecord,
+    FedAvg,
     Rejected,
     RoundRecord,
     RunState,
     accuracy,
     expected,
+    grace_s,
     longest_s,
     norms,
     private,
@@ -22,6 +24,8 @@ from tui.widgets.toned import Line, Piece
 
 _REFUSED = 4  # rejected snapshots that a round shows
 _ROOM_FOR_BYTES, _ROOM_FOR_NORMS = 52, 72  # cells; the same for all lines, so that their figures stand in columns
+_AHEAD = 6  # rounds in flight that are shown
+_RECENT = 8  # rounds that the grace goes by, and the time that is left
 _STAGES = ("train", "upload", "merge", "pull")
 
 
@@ -51,26 +55,123 @@ def open_round_line(shown: RunShown, *, brief: bool = False) -> Line:
     return tuple(pieces)
 
 
-def closed_round_lines(state: RunState, *, width: int, most: int = 200) -> tuple[Line, ...]:
-    """Closed rounds, newest first, each followed by what was rejected and why. A snapshot that came late is listed by a later
-    record, and shown where it belongs. `width`: cells of a line; a narrow one has fewer figures."""
-    evals = {e.round: e for e in state.evals}
+def has_quorum(state: RunState) -> bool:
+    """Whether as many have reported to DiLoCo's open round as may close it."""
+    spec = state.manifest.algorithm if state.manifest is not None else None
+    return isinstance(spec, DiLoCo) and len(reporters(state, state.open_round)) >= spec.quorum_size
+
+
+def reporters(state: RunState, round: int) -> frozenset[str]:
+    """Units whose snapshots for a round that is open are there."""
+    return frozenset(s.unit for s in state.reported if s.round == round)
+
+
+def closing_line(shown: RunShown) -> Line:
+    """What the open round still needs to close; nothing where a word would be none."""
+    state = shown.state
+    spec = state.manifest.algorithm if state.manifest is not None else None
+    if state.phase != "running":
+        return ()
+    match spec:
+        case DiLoCo():
+            reported, wanted = len(reporters(state, state.open_round)), len(state.trainers)
+            if reported < spec.quorum_size:
+                return (("quorum ", "dim"), (f"{reported}/{spec.quorum_size}", ""))
+            return (("quorum ", "dim"), (f"✓ {reported}/{spec.quorum_size}", "good"), (f"  closes at {_at(shown, wanted)}", ""))
+        case FedAvg(deadline_s=float(deadline_s)) if shown.round_since_s is not None:
+            left_s = deadline_s - (shown.now_s - shown.round_since_s)
+            return (
+                ("deadline ", "dim"),
+                (f"in {text.span(left_s)}" if left_s > 0 else "is over", "" if left_s > 0 else "warn"),
+            )
+        case _:
+            return ()
+
+
+def _at(shown: RunShown, wanted: int) -> str:
+    """'4/4 or in 26 s': with how many, or when, as far as this observer can tell."""
+    left_s = grace_left_s(shown)
+    when = "" if left_s is None else f" or in {text.span(left_s)}" if left_s > 0 else ", or any moment now"
+    return f"{wanted}/{wanted}{when}"
+
+
+def grace_left_s(shown: RunShown) -> float | None:
+    """Until DiLoCo's open round closes without those that have not reported, about: the closer counts on a clock of its own.
+    None before its quorum was seen."""
+    state = shown.state
+    spec = state.manifest.algorithm if state.manifest is not None else None
+    if not isinstance(spec, DiLoCo) or shown.quorum_since_s is None:
+        return None
+    last = state.rounds[-_RECENT:]
+    wait_s = grace_s(spec, [r.quorum_waited_s for r in last], [r.close_s for r in last])
+    return shown.quorum_since_s + wait_s - shown.now_s
+
+
+def in_flight_line(state: RunState) -> Line:
+    """The rounds that learners are ahead in: of other fragments, reported to before the open one has closed."""
+    spec = state.manifest.algorithm if state.manifest is not None else None
+    if not isinstance(spec, DiLoCo) or spec.fragments == 1 or state.phase not in ("running", "waiting", "idle"):
+        return ()
+    ahead = sorted({s.round for s in state.reported if s.round >= state.open_round} | {state.open_round})
+    words = (f"r{r} f{r % spec.fragments} {len(reporters(state, r))}/{len(state.trainers)}" for r in ahead[:_AHEAD])
+    return ((f"in flight, of {spec.fragments} fragments  ", "dim"), ("  ".join(words), ""))
+
+
+def eta_s(state: RunState) -> float | None:
+    """Until all rounds are done, at the pace of the last ones; None without an end or a pace."""
+    total, recent = state.total_rounds, state.rounds[-_RECENT:]
+    if total is None or not recent or state.phase != "running":
+        return None
+    took_s = sum(longest_s(r.participants) + r.close_s for r in recent) / len(recent)
+    return (total - state.open_round) * took_s if took_s > 0 else None
+
+
+def mean_cosine(record: RoundRecord) -> float | None:
+    """How far the participants' deltas agree with the merged one; None if no participant tells."""
+    known = [p.cosine for p in record.participants if p.cosine is not None and math.isfinite(p.cosine)]
+    return sum(known) / len(known) if known else None
+
+
+def cosine_text(value: float | None) -> str:
+    """'.71', '-.05', '1.0'."""
+    if value is None:
+        return text.NONE
+    words = f"{value:.2f}"
+    return words.replace("0.", ".", 1) if abs(value) < 0.995 else f"{value:.1f}"
+
+
+def closed_rounds(state: RunState, *, width: int, most: int = 200) -> tuple[tuple[int, tuple[Line, ...]], ...]:
+    """Closed rounds, newest first: the number, its line, and what was rejected and why. A snapshot that came late is listed by
+    a later record, and shown where it belongs. `width`: cells of a line; a narrow one has fewer figures."""
+    evals = {e.round: e for e in state.evals[-most - 1 :]}
     refused: dict[int, list[Rejected]] = {}
     for rejected in (r for record in state.rounds[-most - 1 :] for r in record.rejected):
         refused.setdefault(rejected.round, []).append(rejected)
     digits = len(str(state.open_round))
-    lines: list[Line] = []
+    found: list[tuple[int, tuple[Line, ...]]] = []
     spec = state.manifest.algorithm if state.manifest is not None else DiLoCo()
     first = state.rounds[0].round if state.rounds else 0
     for record in reversed(state.rounds[-most:]):
         here = refused.get(record.round, [])
         before = state.rounds[record.round - first - 1] if record.round > first else None
         of, evaluated = expected(spec, record, here, before), evals.get(record.round)
-        lines.append(_closed(record, evaluated, of, digits=digits, width=width, hidden=private(spec)))
+        lines: list[Line] = [_closed(record, evaluated, of, digits=digits, width=width, hidden=private(spec))]
         lines += [((f"  {refusal(r)}", "warn"),) for r in here[:_REFUSED]]
         if len(here) > _REFUSED:
             lines.append(((f"  and {len(here) - _REFUSED} more", "warn"),))
-    return tuple(lines)
+        found.append((record.round, tuple(lines)))
+    return tuple(found)
+
+
+def older_line(state: RunState, listed: int) -> tuple[Line, ...]:
+    """That there are more rounds than those in the list, and how they are reached."""
+    before = state.open_round - listed
+    return (((f"and {before} before: open one, then ← or r", "dim"),),) if before > 0 and listed else ()
+
+
+def closed_round_lines(state: RunState, *, width: int, most: int = 200) -> tuple[Line, ...]:
+    """As `closed_rounds`, without the numbers."""
+    return tuple(line for _, lines in closed_rounds(state, width=width, most=most) for line in lines)
 
 
 def _closed(record: RoundRecord, evaluated: EvalRecord | None, of: int, *, digits: int, width: int, hidden: bool) -> Line:
@@ -90,6 +191,9 @@ def _closed(record: RoundRecord, evaluated: EvalRecord | None, of: int, *, digit
     ]
     if right is not None:
         pieces.append((f"  acc {text.loss(right)}", ""))
+    agree = mean_cosine(record)
+    if agree is not None and width >= _ROOM_FOR_BYTES:
+        pieces.append((f"  cos {cosine_text(agree)}", ""))
     sent_bytes = sum(p.size_bytes for p in record.participants)
     sent = f"  ↑{text.size(sent_bytes)}"
     if sent_bytes and width >= max(_ROOM_FOR_BYTES, sum(len(words) for words, _ in pieces) + len(sent)):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from rich.cells import cell_len
 
 from swarm.api import (
+    Beat,
     DiLoCo,
     FedAvg,
     FineTune,
@@ -18,7 +19,7 @@ from swarm.api import (
     settings_words,
     train_loss,
 )
-from tui import text, view_ranks
+from tui import text, view_ranks, view_rounds
 from tui.messages import RunShown
 from tui.states import STATES, learner_state
 from tui.widgets.table import Cell, Column, Row
@@ -39,16 +40,17 @@ _PHASES = {
     "unknown": ("?", "dim"),
 }
 LEARNER_COLUMNS = (
-    Column("learner", 14, grow=True),
+    Column("learner", 12, grow=True),
     Column("state", 10),
     Column("round", 12, rank=1),
     Column("tok/s", 6, rank=2, right=True, descending=True),
-    Column("rate", 10, rank=5, sortable=False, grow=True),
+    Column("rate", 8, rank=7, sortable=False),
     Column("loss", 6, rank=3, right=True),
     Column("beat", 6, rank=4, right=True),
-    Column("device", 11, rank=6, grow=True),
-    Column("memory", 6, rank=8, right=True, descending=True),
-    Column("sent", 6, rank=7, right=True, descending=True),
+    Column("device", 12, rank=5, grow=True),
+    Column("memory", 8, rank=8, right=True, descending=True),
+    Column("traffic", 11, rank=9, right=True, descending=True),
+    Column("good", 4, rank=6, right=True, descending=True),
 )
 
 
@@ -84,6 +86,16 @@ def stoppable(state: RunState) -> bool:
     return joinable(state) and not state.effect.stopping
 
 
+def extensible(state: RunState) -> bool:
+    """Whether it can be given another number of rounds: one that has had all its rounds, too."""
+    rounds = state.manifest is not None and not view_ranks.parallel(state)
+    return rounds and state.phase != "stopped" and not state.effect.stopping
+
+
+def exportable(state: RunState) -> bool:
+    return state.manifest is not None and not state.lost
+
+
 def resting(state: RunState) -> bool:
     """Whether the run is paused, or about to be: what is left to ask for is that it goes on."""
     return state.effect.paused or state.effect.pausing
@@ -113,13 +125,13 @@ def headline(shown: RunShown, *, width: int, frozen: bool = False) -> Line:
     state = shown.state
     said = word(state)
     mark, tone = glyph(said)
-    share, trust = _share(shown), _trust(state, short=width < WIDE)
+    share, trust, heard = _share(shown), _trust(state, short=width < WIDE), _heard(shown, short=width < WIDE)
     pieces: list[Piece] = [(f"{mark} {said.upper()}", tone)]
     if frozen:
         pieces.append(("  ‖ FROZEN", "warn"))
     if state.manifest is not None:
         pieces.append((f"  {round_text(state)}", ""))
-    room = width - 3 - _length([*pieces, trust, share])
+    room = width - 3 - _length([*pieces, trust, share, heard])
     who = text.fit(name(state), min(cell_len(name(state)), max(8, room - 2))) + "  "
     room -= cell_len(who)
     head = "swarm ▸ "
@@ -132,7 +144,7 @@ def headline(shown: RunShown, *, width: int, frozen: bool = False) -> Line:
             break
         pieces.append((figure, ""))
         room -= len(figure)
-    return ((head, "dim"), (who, "strong"), *pieces, (" " * max(1, room + 1), ""), trust, share)
+    return ((head, "dim"), (who, "strong"), *pieces, (" " * max(1, room + 1), ""), trust, share, heard)
 
 
 def _figures(state: RunState) -> tuple[str, ...]:
@@ -150,8 +162,22 @@ def _figures(state: RunState) -> tuple[str, ...]:
         f"  {len(state.trainers)}/{text.count(len(known), 'learner')}" if known else "  no learner",
         *((f" +{text.count(syncers, 'syncer')}",) if syncers else ()),
         *((f"  {text.short(state.tokens_per_s)} {work_rate(state)}",) if state.trainers and state.phase != "paused" else ()),
+        *((f"  ETA {text.span(left_s)}",) if (left_s := view_rounds.eta_s(state)) is not None else ()),
         *method_words,
+        *_totals(state),
     )
+
+
+def _totals(state: RunState) -> tuple[str, ...]:
+    """Of the learners that are live: the part of their time that went into training, and what they have moved."""
+    beats = [v.beat for v in state.live if v.beat is not None]
+    if not beats:
+        return ()
+    sent, received = sum(b.sent_bytes for b in beats), sum(b.received_bytes for b in beats)
+    trainers = [b for b in beats if b.role != "syncer"]
+    alive_s, trained_s = sum(b.alive_s for b in trainers), sum(b.trained_s for b in trainers)
+    good = (f"  goodput {100 * min(1.0, trained_s / alive_s):.0f}%",) if alive_s else ()
+    return (*good, f"  ↑{_brief(sent)} ↓{_brief(received)}")
 
 
 def method(state: RunState) -> str:
@@ -172,13 +198,23 @@ def _trust(state: RunState, *, short: bool) -> Piece:
 
 
 def _share(shown: RunShown) -> Piece:
+    """Whether the share answers, and how long a whole look at the run took; when it does not, for how long."""
     polled_s = shown.state.polled_at_s
     if polled_s is None:
         return ("share …", "dim") if not shown.state.lost else ("share ✗", "bad")
     age_s = shown.now_s - polled_s
     if shown.state.lost or age_s > STALE_S:
         return f"share ✗ {text.span(age_s)}", "bad"
-    return f"share ✓ {text.span(age_s)}", "good"
+    if shown.poll_s is None:
+        return f"share ✓ {text.span(age_s)}", "good"
+    return f"share ✓ {1000 * shown.poll_s:.0f} ms" if shown.poll_s < 1 else f"share ✓ {text.span(shown.poll_s)}", "good"
+
+
+def _heard(shown: RunShown, *, short: bool) -> Piece:
+    """Whether the network tells of other machines; only a hint, since runs need none."""
+    if shown.heard is None or short:
+        return ("", "")
+    return ("  mDNS ✓", "good") if shown.heard else ("  mDNS ✗", "dim")
 
 
 def banner(shown: RunShown) -> Iterator[Line]:
@@ -216,7 +252,7 @@ def banner(shown: RunShown) -> Iterator[Line]:
 def _phase_lines(shown: RunShown) -> Iterator[Line]:
     state, manifest = shown.state, shown.state.manifest
     assert manifest is not None
-    here = "; join it here: enter" if can_join(shown) and not program_words(state) else ""
+    here = "; join it here: J" if can_join(shown) and not program_words(state) else ""
     job = view_ranks.parallel(state)
     ended = view_ranks.summary(state) if job else f"{text.count(state.open_round, 'round')}, loss {_last_loss(state)}"
     by = asked_by(state.effect.by)
@@ -242,7 +278,7 @@ def _phase_lines(shown: RunShown) -> Iterator[Line]:
             if silent:
                 names = ", ".join(f"{text.plain(v.learner, 64)} silent {text.span(v.beat_age_s)}" for v in silent[:3])
                 rest = f" and {len(silent) - 3} more" if len(silent) > 3 else ""
-                yield ((f"⚠ {names}{rest}; {_without(state)}", "warn"),)
+                yield ((f"⚠ {names}{rest}; {_without(shown)}", "warn"),)
     if state.phase in ("running", "waiting"):
         yield from view_ranks.apart_lines(state)
         if state.effect.stopping:
@@ -258,8 +294,9 @@ def _phase_lines(shown: RunShown) -> Iterator[Line]:
             yield ((f"○ {text.plain(view.learner, 64)} was dropped{asked_by(dropped)}, and is about to leave", "warn"),)
 
 
-def _without(state: RunState) -> str:
+def _without(shown: RunShown) -> str:
     """What becomes of the round when a learner is silent."""
+    state = shown.state
     match state.manifest.algorithm if state.manifest is not None else None:
         case FedAvg(private=True):
             return "the round closes without their clients"
@@ -268,7 +305,9 @@ def _without(state: RunState) -> str:
         case FineTune():
             return "the others go on from the last checkpoint"
         case _:
-            return "the round closes with those still live"
+            left_s = view_rounds.grace_left_s(shown)
+            when = f", or in {text.span(left_s)}" if left_s is not None and left_s > 0 else ""
+            return f"the round closes with the {len(state.trainers)} still live{when}"
 
 
 def asked_by(machine: str) -> str:
@@ -325,18 +364,49 @@ def _learner_row(state: RunState, view: LearnerView, *, mine: bool) -> Row:
                 text.NONE if left or not beat else text.span(view.beat_age_s), "" if view.live else "bad", order=view.beat_age_s
             ),
             Cell(text.plain(record.device, 40) if record and record.device else text.NONE),
-            Cell(
-                text.size(beat.rss_bytes) if beat and beat.rss_bytes else text.NONE, order=float(beat.rss_bytes if beat else 0)
-            ),
-            Cell(f"↑{text.size(beat.sent_bytes)}" if beat else text.NONE, order=float(beat.sent_bytes if beat else 0)),
+            Cell(memory_text(view), order=float(beat.rss_bytes if beat else 0)),
+            Cell(_traffic(beat) if beat else text.NONE, order=float(beat.sent_bytes + beat.received_bytes if beat else 0)),
+            Cell(goodput_text(beat) if trains else "", order=goodput(beat) or 0.0),
         ),
     )
 
 
+def memory_text(view: LearnerView) -> str:
+    """'38/64G': what its process takes, of what its device has."""
+    used_bytes = view.beat.rss_bytes if view.beat is not None else 0
+    total_bytes = view.record.memory_bytes if view.record is not None else 0
+    if not total_bytes:
+        return text.size(used_bytes) if used_bytes else text.NONE
+    used, total = used_bytes / 2**30, total_bytes / 2**30
+    return f"{used:.0f}/{total:.0f}G" if used >= 9.95 else f"{used:.1f}/{total:.0f}G"
+
+
+def goodput(beat: Beat | None) -> float | None:
+    """The part of its time that went into training; None if it does not tell."""
+    return min(1.0, beat.trained_s / beat.alive_s) if beat is not None and beat.alive_s > 0 else None
+
+
+def goodput_text(beat: Beat | None) -> str:
+    part = goodput(beat)
+    return text.NONE if part is None else f"{100 * part:.0f}%"
+
+
+def _traffic(beat: Beat) -> str:
+    """'↑12M ↓340k': what its incarnation has sent and received."""
+    return f"↑{_brief(beat.sent_bytes)} ↓{_brief(beat.received_bytes)}"
+
+
+def _brief(count_bytes: int) -> str:
+    """Bytes in four characters at most."""
+    words = text.size(count_bytes)
+    number, suffix = words.rstrip("kMGT"), words[len(words.rstrip("kMGT")) :]
+    return f"{float(number):.2g}{suffix}" if len(number) > 3 and float(number) < 99.5 else words
+
+
 def _rate_bars(rates: tuple[float, ...]) -> str:
     # As far below the lowest as the highest is above it: changes show, and a small one does not look like a stall.
-    shown = text.thin(rates[-20:], 10)
-    return text.bars(shown, 10, low=max(0.0, 2 * min(shown) - max(shown)))[0] if shown else ""
+    shown = text.thin(rates[-16:], 8)
+    return text.bars(shown, 8, low=max(0.0, 2 * min(shown) - max(shown)))[0] if shown else ""
 
 
 def round_steps(state: RunState) -> int:

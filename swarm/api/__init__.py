@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from swarm import __version__
 from swarm.advertising import discovers
+from swarm.api.exporting import HISTORIES, export_run
 from swarm.api.finding import (
     check_joinable,
     checkpoints,
@@ -21,6 +22,7 @@ from swarm.api.finding import (
     whole_run,
 )
 from swarm.api.joining import Joining, JoinWatch, mount, remember, remember_peer
+from swarm.api.reading import ClosedRound, held_round, read_round
 from swarm.api.steering import (
     check_new_name,
     drop_learner,
@@ -53,7 +55,8 @@ from swarm.core.ranks import EvalPoint, Link, TrainPoint
 from swarm.core.rankstate import Generation
 from swarm.core.rankview import OPEN_RING, Checked, Progress, RankView, checked, job_rows, progress, rank_views
 from swarm.core.records import Beat, EvalRecord, LearnerRecord, Participant, Rejected, Role, RoundRecord, Snapshot
-from swarm.core.sentences import norms, refusal, trained
+from swarm.core.rounds import grace_s
+from swarm.core.sentences import REASONS, norms, refusal, trained
 from swarm.core.sentences import settings as settings_words
 from swarm.core.series import Curve, Figure, Series, longest_s, measured, steps_made
 from swarm.core.sightings import SeenPeer, SeenRun, Sightings
@@ -75,12 +78,15 @@ from swarm.neighbours import Neighbourhood, look_around
 from swarm.watch import Home, HomeWatch, MailboxView, RunWatch, known_mailboxes
 
 __all__ = [
+    "HISTORIES",
     "OPEN_RING",
     "ORDINARY",
+    "REASONS",
     "Algorithm",
     "Beat",
     "Checked",
     "ClientView",
+    "ClosedRound",
     "Curve",
     "Described",
     "DiLoCo",
@@ -139,11 +145,14 @@ __all__ = [
     "discovers",
     "drop_learner",
     "expected",
+    "export_run",
     "extend_run",
     "find_run",
     "first_start",
     "foreign_program",
+    "grace_s",
     "held_by",
+    "held_round",
     "history_rows",
     "installed_frameworks",
     "job_rows",
@@ -177,6 +186,7 @@ __all__ = [
     "private",
     "progress",
     "rank_views",
+    "read_round",
     "refusal",
     "rejections",
     "remember",

@@ -551,6 +551,12 @@ class PlayedFeed:
     def drop(self, at: RunAt, learner: str) -> None:
         self.asked.append(("drop", (at, learner)))
 
+    def extend(self, at: RunAt, rounds: int | None) -> None:
+        self.asked.append(("extend", (at, rounds)))
+
+    def export(self, at: RunAt, file: str) -> None:
+        self.asked.append(("export", (at, file)))
+
     @property
     def facts(self) -> Facts:
         return Facts(home_polls=3, home_poll_s=0.012, run_polls=7, run_poll_s=0.004)

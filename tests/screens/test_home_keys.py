@@ -103,7 +103,7 @@ async def test_joining_a_run_of_a_program_says_how(fixed: SimpleNamespace) -> No
         await pilot.press("J")
         assert isinstance(app.screen, HomeScreen)
         assert ["joined by starting that program here" in n.message for n in app._notifications] == [True]
-        await pilot.press("enter", "enter")
+        await pilot.press("enter", "J")
         assert isinstance(app.screen, RunScreen)
         assert app.feed.asked == [("show", fixed.AT)]
 

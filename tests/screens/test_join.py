@@ -227,7 +227,7 @@ async def test_watching_without_joining(fixed: SimpleNamespace, near: Any) -> No
         assert isinstance(app.screen, RunScreen)
         await pilot.press("escape", "w")
         assert isinstance(app.screen, RunScreen)
-        await pilot.press("enter")
+        await pilot.press("J")
         assert isinstance(app.screen, JoinScreen)
         await pilot.press("w")
         assert isinstance(app.screen, RunScreen)

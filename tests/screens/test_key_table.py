@@ -17,9 +17,11 @@ from tui.screens.home import HomeScreen
 from tui.screens.join import JoinScreen
 from tui.screens.lists import LiveScreen
 from tui.screens.run import RunScreen
+from tui.screens.samples import SamplesScreen
 from tui.widgets.keybar import KeyBar
 
-ABSENT = ("leave", "clients", "details")  # in a DiLoCo run that this machine does not train
+# In a DiLoCo run that this machine does not train, and whose evaluations have no sample.
+ABSENT = ("leave", "clients", "details", "samples", "log")
 ALL = [(place, key) for place, keys in KEYS.items() for key in keys]
 
 

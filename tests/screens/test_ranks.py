@@ -64,9 +64,9 @@ def test_the_banner_stays_short(fixed: SimpleNamespace) -> None:
 @pytest.mark.parametrize(
     ("how", "line"),
     [
-        ({"meeting": True}, "◌ waiting for 1 more machine; not here: linux-3090, mbp; join it here: enter"),
+        ({"meeting": True}, "◌ waiting for 1 more machine; not here: linux-3090, mbp; join it here: J"),
         ({"finished": True}, "✓ done: 1000 iterations, validation 1.715"),
-        ({"live": False}, "○ idle at it 600/1000: no learner is live; join it here: enter"),
+        ({"live": False}, "○ idle at it 600/1000: no learner is live; join it here: J"),
     ],
     ids=["meeting", "done", "idle"],
 )
@@ -92,14 +92,17 @@ def test_the_first_line_says_how_far_it_is(fixed: SimpleNamespace) -> None:
 
 
 def test_generations_newest_first_and_the_ring_is_open(fixed: SimpleNamespace) -> None:
-    lines = said(view_ranks.generation_lines(fixed.run_shown(fixed.job_state())))
-    assert lines[0] == "⚠ no passwords on the ring: each binds to one address"
+    heading = said(view_ranks.generation_heading(fixed.run_shown(fixed.job_state())))
+    assert heading == ["⚠ no passwords on the ring: each binds to one address", "checkpoint: step 600 of g2"]
+    entries = view_ranks.generation_entries(fixed.job_state())
+    assert [number for number, _ in entries] == [3, 2, 1, 0]
+    lines = [line for _, lines in entries for line in said(lines)]
     assert [line[:3].strip() for line in lines if line[:2].startswith("g")] == ["g3", "g2", "g1", "g0"]
     assert "  " + made.LOST in lines
-    [brief] = said(view_ranks.generation_lines(fixed.run_shown(fixed.job_state()), brief=True))
+    [brief] = said(view_ranks.generation_heading(fixed.run_shown(fixed.job_state()), brief=True))
     assert brief == "g2 ● trains 3 ranks, ring (no passwords)  2.68k tok/s  ETA 3m17  saved 600"
     assert len(brief) <= 78
-    assert said(view_ranks.generation_lines(fixed.run_shown(made.seen([])))) == ["no machine has come yet"]
+    assert said(view_ranks.generation_heading(fixed.run_shown(made.seen([])))) == ["no machine has come yet"]
 
 
 def test_curves_are_of_what_counts(fixed: SimpleNamespace) -> None:

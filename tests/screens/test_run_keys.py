@@ -41,11 +41,11 @@ def learners(app: SwarmApp) -> list[str]:
     return [row.key for row in app.screen.query_one("#learners", Table).rows]
 
 
-async def test_enter_joins_a_run_that_is_not_trained_here(fixed: SimpleNamespace) -> None:
+async def test_j_joins_a_run_that_is_not_trained_here(fixed: SimpleNamespace) -> None:
     app = over(fixed, fixed.run_shown(fixed.run_state()))
     async with app.run_test(size=SIZE) as pilot:
         app.feed.joining = fixed.join_shown(at=fixed.AT)
-        await pilot.press("w", "enter")
+        await pilot.press("w", "J")
         assert isinstance(app.screen, JoinScreen)
         await pilot.press("enter")
         assert app.feed.asked[-1] == ("join", fixed.AT)
@@ -53,7 +53,7 @@ async def test_enter_joins_a_run_that_is_not_trained_here(fixed: SimpleNamespace
         app.feed.tell(fixed.run_shown(fixed.run_state(), job=fixed.job(state="starting")))
         await pilot.pause()
         assert "this machine joins as studio" in banner(app)
-        await pilot.press("enter")
+        await pilot.press("J")
         assert isinstance(app.screen, RunScreen)
         app.feed.tell(fixed.run_shown(fixed.run_state(), job=fixed.job(state="failed", message="no data here")))
         await pilot.pause()
@@ -71,7 +71,7 @@ async def test_an_ended_run_is_neither_joined_nor_stopped(fixed: SimpleNamespace
     state = fixed.run_state(closed=40) if end == "done" else fixed.run_state(stop=True)
     app = over(fixed, fixed.run_shown(state))
     async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("w", "enter", "J", "S")
+        await pilot.press("w", "J", "S")
         assert isinstance(app.screen, RunScreen)
         assert end in banner(app)
 
@@ -159,11 +159,11 @@ async def test_only_the_row_that_changed_is_repainted(fixed: SimpleNamespace, mo
         assert "! other" in drawn(app)[changed[0]]
 
 
-async def test_l_goes_to_the_log_and_back_and_numbers_to_the_panes(fixed: SimpleNamespace) -> None:
+async def test_numbers_go_to_the_panes(fixed: SimpleNamespace) -> None:
     app = over(fixed, fixed.run_shown(fixed.run_state()))
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("w")
-        for key, pane in (("l", "log"), ("l", "learners"), ("2", "loss"), ("3", "rounds"), ("4", "log"), ("1", "learners")):
+        for key, pane in (("4", "log"), ("2", "loss"), ("3", "rounds"), ("4", "log"), ("1", "learners")):
             await pilot.press(key)
             assert app.focused is not None
             assert app.focused.id == pane
@@ -173,7 +173,7 @@ async def test_the_log_follows_until_the_reader_scrolls_up(fixed: SimpleNamespac
     lines = tuple(LogLine(f"line {n}") for n in range(100))
     app = over(fixed, fixed.run_shown(fixed.run_state(), log=lines[:90]))
     async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("w", "l")
+        await pilot.press("w", "4")
         log = app.screen.query_one("#log", Lines)
         assert log.render_line(log.scrollable_content_region.height - 1).text.strip() == "line 89"
         await pilot.press("g")

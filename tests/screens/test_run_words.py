@@ -92,12 +92,12 @@ def test_bytes_and_norms_stand_where_there_is_room(fixed: SimpleNamespace) -> No
 
 def test_who_is_silent_and_since_when(fixed: SimpleNamespace) -> None:
     (line,) = banner(fixed.run_shown(fixed.run_state(silent=("air", "linux-3090"))))
-    assert line == "⚠ air silent 38 s, linux-3090 silent 38 s; the round closes with those still live"
+    assert line == "⚠ air silent 38 s, linux-3090 silent 38 s; the round closes with the 2 still live"
 
 
 def test_what_is_waited_for(fixed: SimpleNamespace) -> None:
     shown = fixed.run_shown(fixed.run_state(learners=("studio",), closed=0, start_learners=3))
-    assert banner(shown) == ["◌ waiting for 2 more learners; join it here: enter"]
+    assert banner(shown) == ["◌ waiting for 2 more learners; join it here: J"]
     joined = fixed.run_shown(shown.state, job=fixed.job())
     assert banner(joined) == ["◌ waiting for 2 more learners"]
 
@@ -113,7 +113,7 @@ def test_a_lost_share_says_how_old_everything_is(fixed: SimpleNamespace) -> None
 def test_idle_done_and_stopped(fixed: SimpleNamespace) -> None:
     gone = ("studio", "mbp")
     idle = fixed.run_state(learners=gone, left=gone, closed=7)
-    assert banner(fixed.run_shown(idle)) == ["○ idle since round 6: no learner is live; join it here: enter"]
+    assert banner(fixed.run_shown(idle)) == ["○ idle since round 6: no learner is live; join it here: J"]
     done = fixed.run_state(learners=gone, left=gone, closed=40)
     assert banner(fixed.run_shown(done)) == ["✓ done: 40 rounds, loss 1.850 (validation)"]
     stopped = fixed.run_state(learners=gone, left=gone, closed=7, stop=True)
@@ -150,7 +150,7 @@ def test_a_gone_run_says_why(fixed: SimpleNamespace) -> None:
 
 
 def test_the_rates_show_a_stall_and_not_the_noise() -> None:
-    assert view_run._rate_bars((100.0,) * 10) == "▄▄▄▄▄▄▄▄▄▄"
+    assert view_run._rate_bars((100.0,) * 10) == "▄▄▄▄▄▄▄▄"
     assert view_run._rate_bars((100.0, 0.0, 100.0)).endswith("█▁█")
     assert "▁" not in view_run._rate_bars((100.0, 97.0, 99.0, 101.0))
 
@@ -163,7 +163,7 @@ def test_a_pause_before_and_after_it_is_in_effect(fixed: SimpleNamespace) -> Non
     asked = apply(fixed.run_state(), ControlRead(1, pause))
     assert banner(fixed.run_shown(asked)) == ["‖ a pause was asked for by mbp: it begins after the next round"]
     paused = fixed.run_state(controls=(pause,))
-    assert banner(fixed.run_shown(paused)) == ["‖ paused by mbp: P lets it go on; join it here: enter"]
+    assert banner(fixed.run_shown(paused)) == ["‖ paused by mbp: P lets it go on; join it here: J"]
     line = said(view_run.headline(fixed.run_shown(paused), width=120))
     assert "‖ PAUSED" in line
     assert "tok/s" not in line  # what was measured before the pause
@@ -211,7 +211,7 @@ def test_learners_without_a_syncer_wait_for_one(fixed: SimpleNamespace) -> None:
         fixed.msgspec.structs.replace(v, beat=fixed.msgspec.structs.replace(v.beat, role="learner")) for v in state.learners
     )
     waiting = fixed.msgspec.structs.replace(state, learners=views)
-    assert banner(fixed.run_shown(waiting)) == ["◌ waiting for a syncer; join it here: enter"]
+    assert banner(fixed.run_shown(waiting)) == ["◌ waiting for a syncer; join it here: J"]
     assert [said(line) for line in view_home.run_detail(waiting)] == ["◌ charlm-brave-otter waits for a syncer"]
 
 

@@ -94,18 +94,22 @@ class Page(ModalScreen[None]):
 
 
 class Ask(ModalScreen[str | None]):
-    """A question that is answered with one line; esc leaves it."""
+    """A question that is answered with one line; esc leaves it. `value`: what stands there to begin with. `empty`: whether
+    nothing, too, is an answer."""
 
     BINDINGS: ClassVar = [Binding("escape", "dismiss(None)", "cancel")]
 
-    def __init__(self, title: str, words: Iterable[Line], *, placeholder: str = "") -> None:
+    def __init__(
+        self, title: str, words: Iterable[Line], *, placeholder: str = "", value: str = "", empty: bool = False
+    ) -> None:
         super().__init__()
         self._title, self._words, self._placeholder = title, tuple(words), placeholder
+        self._value, self._empty = value, empty
 
     def compose(self) -> ComposeResult:
         with Vertical(id="dialog"):
             yield Static(content(self._words), id="words")
-            yield Input(placeholder=self._placeholder, id="answer", compact=True)
+            yield Input(self._value, placeholder=self._placeholder, id="answer", compact=True, select_on_focus=False)
 
     def on_mount(self) -> None:
         self.query_one("#dialog").border_title = Content(self._title)
@@ -113,7 +117,8 @@ class Ask(ModalScreen[str | None]):
 
     @on(Input.Submitted)
     def _answered(self, event: Input.Submitted) -> None:
-        self.dismiss(event.value.strip() or None)
+        answer = event.value.strip()
+        self.dismiss(answer if answer or self._empty else None)
 
 
 class FilterBar(ModalScreen[None]):

@@ -15,6 +15,7 @@ from tui.commands import Place, bindings
 from tui.messages import RUNNING_JOB, HomeShown, RunAt
 from tui.screens.compare import CompareScreen
 from tui.screens.lists import ListScreen
+from tui.screens.log import LogScreen
 from tui.view_run import stoppable
 from tui.widgets.keybar import KeyBar
 from tui.widgets.table import Table
@@ -133,6 +134,8 @@ class HomeScreen(ListScreen):
                 return entry is not None and self._can_join(entry)
             case "stop" | "pause":
                 return state is not None and stoppable(state)
+            case "log":
+                return self._job is not None
             case _:
                 return True
 
@@ -178,6 +181,10 @@ class HomeScreen(ListScreen):
         self._paint()
         if marked is not None and marked != at:
             self.app.push_screen(CompareScreen(marked, at))
+
+    def action_log(self) -> None:
+        if (job := self._job) is not None:
+            self.app.push_screen(LogScreen(RunAt(job.mailbox, job.run), job=job.id))
 
     def action_network(self) -> None:
         self.app.open_network()

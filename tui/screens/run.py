@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
@@ -10,12 +12,19 @@ from textual.containers import Horizontal
 from textual.reactive import reactive
 
 from swarm.api import RunState
-from tui import questions, view_clients, view_curves, view_ranks, view_run
+from tui import questions, view_clients, view_curves, view_ranks, view_run, view_samples
+from tui.asked import Question
+from tui.background import in_thread
 from tui.commands import Place, bindings
-from tui.messages import RunAt, RunShown
+from tui.messages import Answered, RunAt, RunShown
 from tui.screens.compare import ask_other
 from tui.screens.dialogs import Page
+from tui.screens.learner import LearnerScreen
+from tui.screens.log import LogScreen
 from tui.screens.plots import PlotScreen
+from tui.screens.round import RoundScreen
+from tui.screens.samples import SamplesScreen
+from tui.sources import Api
 from tui.widgets.keybar import KeyBar
 from tui.widgets.plot import PlotPane
 from tui.widgets.rounds import RoundsPane
@@ -25,8 +34,19 @@ from tui.widgets.toned import Lines, Words
 if TYPE_CHECKING:
     from tui.app import SwarmApp
 
-_SOMETIMES = ("join", "leave", "stop", "pause", "drop", "clients", "details", "overlay")  # actions that a run may not have
+# Actions that a run may not have.
+_SOMETIMES = ("join", "leave", "stop", "pause", "drop", "extend", "export", "samples", "clients", "details", "overlay")
 _QUIET = (("nothing has happened since this run was opened here", "dim"),)
+
+
+@dataclass(frozen=True)
+class IsThere(Question):
+    """Whether something lies where an export would write."""
+
+    file: str
+
+    async def answer(self, api: Api) -> bool:
+        return await in_thread(os.path.lexists, self.file)
 
 
 class RunScreen(PlotScreen):
@@ -78,6 +98,16 @@ class RunScreen(PlotScreen):
     def on_resize(self) -> None:
         if self.ready:
             self._headline()
+
+    @property
+    def _newest_round(self) -> int | None:
+        """Or generation."""
+        if self.shown is None:
+            return None
+        state = self.shown.state
+        if view_ranks.parallel(state):
+            return state.ranks.generations[-1].generation if state.ranks.generations else None
+        return state.open_round - 1
 
     def _paint(self) -> None:
         self._headline()
@@ -131,6 +161,12 @@ class RunScreen(PlotScreen):
                 return shown is not None and view_run.can_join(shown)
             case "leave":
                 return shown is not None and bool(shown.running)
+            case "extend":
+                return shown is not None and view_run.extensible(shown.state)
+            case "export":
+                return shown is not None and view_run.exportable(shown.state)
+            case "samples":
+                return shown is not None and view_samples.written(shown.state)
             case "stop" | "pause":
                 return shown is not None and view_run.stoppable(shown.state)
             case "drop":
@@ -186,10 +222,46 @@ class RunScreen(PlotScreen):
         self.frozen = not self.frozen
 
     def action_log(self) -> None:
-        log = self.query_one("#log")
-        target = self.query_one("#learners") if log.has_focus else log
-        if target.focusable:
-            target.focus()
+        self.app.push_screen(LogScreen(self.at))
+
+    def action_samples(self) -> None:
+        self.app.push_screen(SamplesScreen(self.at))
+
+    @on(RoundsPane.Opened)
+    @on(Table.Opened, "#learners")
+    def action_open(self) -> None:
+        """What the pane that has the focus holds, in a screen of its own."""
+        focused = self.focused
+        if self.shown is None or focused is None:
+            return
+        if focused.id == "log":
+            self.action_log()
+        elif focused.id == "clients":
+            self.action_details()
+        elif isinstance(focused, RoundsPane):
+            at = focused.at
+            newest = self._newest_round
+            if at is not None:
+                self.app.push_screen(RoundScreen(self.at, None if at == newest else at))
+        elif focused.id == "learners" and (learner := self.query_one("#learners", Table).cursor):
+            self.app.push_screen(LearnerScreen(self.at, learner))
+
+    def action_extend(self) -> None:
+        if self.shown and view_run.extensible(self.shown.state):
+            questions.ask_rounds(self.app, self.at, self.shown.state)
+
+    def action_export(self) -> None:
+        if self.shown and view_run.exportable(self.shown.state):
+            questions.ask_file(self.app, self.shown.state, lambda file: self.app.feed.ask(IsThere(file)))
+
+    def answered(self, message: Answered) -> None:
+        question = message.question
+        if not isinstance(question, IsThere):
+            return
+        if message.value:
+            questions.ask_overwrite(self.app, self.at, question.file)
+        else:
+            questions.begin_export(self.app, self.at, question.file)
 
     def action_compare(self) -> None:
         ask_other(self.app, self.at)

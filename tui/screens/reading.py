@@ -1,0 +1,73 @@
+"""Screens that are one text to read, over a run that is followed meanwhile."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual.app import ComposeResult
+
+from tui.messages import RunAt, RunShown
+from tui.screens.lists import LiveScreen
+from tui.widgets.keybar import KeyBar
+from tui.widgets.toned import Line, Lines, Words
+
+if TYPE_CHECKING:
+    from tui.app import SwarmApp
+
+
+class ReadingScreen(LiveScreen):
+    """A headline, and lines to scroll through."""
+
+    FOLLOW = False  # the newest line stays in sight
+    app: SwarmApp
+
+    def __init__(self, at: RunAt) -> None:
+        super().__init__()
+        self.at = at
+
+    def compose(self) -> ComposeResult:
+        yield Words(id="head")
+        yield Words(id="banner")
+        yield Lines(follow=self.FOLLOW, id="text")
+        yield KeyBar(*self.PLACES)
+
+    def on_mount(self) -> None:
+        self.text.focus()
+        self.update()
+
+    @property
+    def text(self) -> Lines:
+        return self.query_one("#text", Lines)
+
+    @property
+    def newest(self) -> RunShown | None:
+        """The newest of this run that the feed told."""
+        shown = self.app.run_shown
+        return shown if shown is not None and shown.at == self.at else None
+
+    @property
+    def width(self) -> int:
+        """Cells of a line."""
+        return max(10, self.text.scrollable_content_region.width or self.size.width - 4)
+
+    def on_resize(self) -> None:
+        if self.ready:
+            self.call_after_refresh(self.update)
+
+    def head(self, *pieces: Line) -> None:
+        self.query_one("#head", Words).show(*pieces)
+
+    def action_scroll(self, rows: int) -> None:
+        self.text.move(rows)
+
+    def action_page(self, pages: int) -> None:
+        self.text.move(pages * self.text.page_rows)
+
+    def action_first(self) -> None:
+        self.text.first()
+
+    def action_last(self) -> None:
+        self.text.last()
+
+    def action_back(self) -> None:
+        self.app.pop_screen()
