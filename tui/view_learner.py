@@ -23,7 +23,8 @@ from tui.messages import RunShown
 from tui.states import STATES, learner_state
 from tui.view_round import grid, weight_text
 from tui.view_rounds import cosine_text
-from tui.view_run import asked_by, goodput_text, memory_text, round_steps, work_rate
+from tui.view_run import asked_by, round_steps, work_rate
+from tui.view_work import goodput_text, memory_text
 from tui.widgets.table import Cell, Column
 from tui.widgets.toned import Line, Piece
 

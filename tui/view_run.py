@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from rich.cells import cell_len
 
 from swarm.api import (
-    Beat,
     DiLoCo,
     FedAvg,
     FineTune,
@@ -22,6 +21,7 @@ from swarm.api import (
 from tui import text, view_ranks, view_rounds
 from tui.messages import RunShown
 from tui.states import STATES, learner_state
+from tui.view_work import goodput, goodput_text, memory_text, totals, traffic
 from tui.widgets.table import Cell, Column, Row
 from tui.widgets.toned import Line, Piece
 
@@ -164,20 +164,8 @@ def _figures(state: RunState) -> tuple[str, ...]:
         *((f"  {text.short(state.tokens_per_s)} {work_rate(state)}",) if state.trainers and state.phase != "paused" else ()),
         *((f"  ETA {text.span(left_s)}",) if (left_s := view_rounds.eta_s(state)) is not None else ()),
         *method_words,
-        *_totals(state),
+        *totals(state),
     )
-
-
-def _totals(state: RunState) -> tuple[str, ...]:
-    """Of the learners that are live: the part of their time that went into training, and what they have moved."""
-    beats = [v.beat for v in state.live if v.beat is not None]
-    if not beats:
-        return ()
-    sent, received = sum(b.sent_bytes for b in beats), sum(b.received_bytes for b in beats)
-    trainers = [b for b in beats if b.role != "syncer"]
-    alive_s, trained_s = sum(b.alive_s for b in trainers), sum(b.trained_s for b in trainers)
-    good = (f"  goodput {100 * min(1.0, trained_s / alive_s):.0f}%",) if alive_s else ()
-    return (*good, f"  ↑{_brief(sent)} ↓{_brief(received)}")
 
 
 def method(state: RunState) -> str:
@@ -365,42 +353,10 @@ def _learner_row(state: RunState, view: LearnerView, *, mine: bool) -> Row:
             ),
             Cell(text.plain(record.device, 40) if record and record.device else text.NONE),
             Cell(memory_text(view), order=float(beat.rss_bytes if beat else 0)),
-            Cell(_traffic(beat) if beat else text.NONE, order=float(beat.sent_bytes + beat.received_bytes if beat else 0)),
+            Cell(traffic(beat) if beat else text.NONE, order=float(beat.sent_bytes + beat.received_bytes if beat else 0)),
             Cell(goodput_text(beat) if trains else "", order=goodput(beat) or 0.0),
         ),
     )
-
-
-def memory_text(view: LearnerView) -> str:
-    """'38/64G': what its process takes, of what its device has."""
-    used_bytes = view.beat.rss_bytes if view.beat is not None else 0
-    total_bytes = view.record.memory_bytes if view.record is not None else 0
-    if not total_bytes:
-        return text.size(used_bytes) if used_bytes else text.NONE
-    used, total = used_bytes / 2**30, total_bytes / 2**30
-    return f"{used:.0f}/{total:.0f}G" if used >= 9.95 else f"{used:.1f}/{total:.0f}G"
-
-
-def goodput(beat: Beat | None) -> float | None:
-    """The part of its time that went into training; None if it does not tell."""
-    return min(1.0, beat.trained_s / beat.alive_s) if beat is not None and beat.alive_s > 0 else None
-
-
-def goodput_text(beat: Beat | None) -> str:
-    part = goodput(beat)
-    return text.NONE if part is None else f"{100 * part:.0f}%"
-
-
-def _traffic(beat: Beat) -> str:
-    """'↑12M ↓340k': what its incarnation has sent and received."""
-    return f"↑{_brief(beat.sent_bytes)} ↓{_brief(beat.received_bytes)}"
-
-
-def _brief(count_bytes: int) -> str:
-    """Bytes in four characters at most."""
-    words = text.size(count_bytes)
-    number, suffix = words.rstrip("kMGT"), words[len(words.rstrip("kMGT")) :]
-    return f"{float(number):.2g}{suffix}" if len(number) > 3 and float(number) < 99.5 else words
 
 
 def _rate_bars(rates: tuple[float, ...]) -> str:

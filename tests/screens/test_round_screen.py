@@ -199,7 +199,7 @@ def test_a_private_round_shows_counts_alone(fixed: SimpleNamespace) -> None:
     state = fixed.fed_state(private=True)
     lines = said(view_round.round_lines(state, held_round(state, 11), width=116))
     [mbp] = [line.split() for line in lines if line.startswith("  mbp")]
-    assert mbp == ["mbp", "50", "%", "97", "6", "—", "—", "—", "240k"]
+    assert mbp == ["mbp", "50", "%", "100", "6", "—", "—", "—", "240k"]
     assert not any("training loss" in line for line in lines)
 
 

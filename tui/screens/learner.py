@@ -28,6 +28,7 @@ class LearnerScreen(ReadingScreen):
         self.learner = learner
         self._price_per_kwh = price_per_kwh
         self._told: tuple[str, tuple[str, ...]] = ("", ())  # a job, and the end of its log
+        self._waits = ""  # for the log of this job: a question that is asked again and again gets no answer
 
     def compose(self) -> ComposeResult:
         yield Words(id="head")
@@ -53,17 +54,28 @@ class LearnerScreen(ReadingScreen):
             log.title("Log")
             log.show((((view_learner.log_words(shown, self.learner), "dim"),),))
         else:
-            self.app.feed.ask(LogOf(job.id, _TAIL))
+            if self._waits != job.id:
+                self._waits = job.id
+                self.app.feed.ask(LogOf(job.id, _TAIL))
             told = self._told[1] if self._told[0] == job.id else ()
             log.title("Log", "follow ●" if log.following else "follow ○")
             log.show(view_log.lines(told) or ((("its log is read …", "dim"),),))
         self.refresh_bindings()
 
+    def on_screen_resume(self) -> None:
+        self._waits = ""  # an answer that came behind a dialog went to nobody
+        super().on_screen_resume()
+
     def answered(self, message: Answered) -> None:
         question = message.question
-        if isinstance(question, LogOf) and isinstance(message.value, tuple) and (job := self._job) and question.job == job.id:
-            self._told = (job.id, message.value)
-            self.query_one("#log", Lines).show(view_log.lines(message.value))
+        if not isinstance(question, LogOf) or question.lines != _TAIL or question.job != self._waits:
+            return
+        self._waits = ""
+        if isinstance(message.value, tuple):
+            self._told = (question.job, message.value)
+        if (job := self._job) is not None and job.id == question.job:
+            words = ((f"✗ {message.problem}", "bad"),) if message.problem else (("it is empty", "dim"),)
+            self.query_one("#log", Lines).show(view_log.lines(self._told[1]) or (words,))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         shown = self.newest
