@@ -48,7 +48,7 @@ class LearnerScreen(ReadingScreen):
         self.head(view_learner.heading(shown, self.learner))
         lines = view_learner.learner_lines(shown, self.learner, width=self.width, price_per_kwh=self._price_per_kwh)
         self.text.title(f"Learner {self.learner}", "← → others")
-        self.text.show(tuple(lines))
+        self.show(lines)
         log, job = self.query_one("#log", Lines), self._job
         if job is None:
             log.title("Log")

@@ -103,7 +103,7 @@ class LogScreen(ReadingScreen):
         view = (job.id if job is not None else "", self._least, filter, bool(shown))
         if self.text.following or view != self._view:  # else the end that is read would move under the reader's eyes
             self._view = view
-            self.text.show(shown or (((empty, "dim"),),))
+            self.show(shown or (((empty, "dim"),),))
         self.refresh_bindings()
 
     def answered(self, message: Answered) -> None:
