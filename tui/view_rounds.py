@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from swarm.api import (
     DiLoCo,
     EvalRecord,
