@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from swarm.api import (
     REASONS,
-    Beat,
     Job,
     LearnerView,
     Participant,
@@ -18,7 +17,7 @@ from swarm.api import (
     private,
     rank_views,
 )
-from tui import text
+from tui import text, view_energy
 from tui.messages import RunShown
 from tui.states import STATES, learner_state
 from tui.view_round import grid, weight_text
@@ -72,8 +71,10 @@ def heading(shown: RunShown, learner: str) -> Line:
     return (("swarm ▸ ", "dim"), (f"{text.plain(learner, 64)}", "strong"), (f"  {mark} {said}", tone), (here, "dim"))
 
 
-def learner_lines(shown: RunShown, learner: str, *, width: int, price_per_kwh: float | None = None) -> Iterator[Line]:
-    """`price_per_kwh`: of electricity, in whatever money; None: not known."""
+def learner_lines(
+    shown: RunShown, learner: str, *, width: int, price_per_kwh: float | None = None, currency: str = ""
+) -> Iterator[Line]:
+    """`price_per_kwh`: of electricity, in `currency`; None: not known."""
     state = shown.state
     view, rank = learner_of(state, learner), _rank(state, learner)
     if view is None and rank is None:
@@ -83,7 +84,7 @@ def learner_lines(shown: RunShown, learner: str, *, width: int, price_per_kwh: f
     if view is not None:
         yield from _machine(view, ranked=rank is not None)
         yield from _work(state, view)
-        yield from _power(view.beat, price_per_kwh)
+        yield from _power(view, price_per_kwh, currency)
     if rank is not None:
         yield from _rank_lines(rank)
     yield from _charts(state, learner, view, width=width)
@@ -171,14 +172,12 @@ def _work(state: RunState, view: LearnerView) -> Iterator[Line]:
     yield _fact("traffic", (f"↑ {text.size(beat.sent_bytes)} sent  ↓ {text.size(beat.received_bytes)} received", ""))
 
 
-def _power(beat: Beat | None, price_per_kwh: float | None) -> Iterator[Line]:
-    watts = beat.power_w if beat is not None else None
-    spent_wh = beat.energy_wh if beat is not None else None
-    now = "–" if watts is None else f"{watts:.0f} W"
-    drawn = "–" if spent_wh is None else f"{spent_wh:.1f} Wh" if spent_wh < 1000 else f"{spent_wh / 1000:.2f} kWh"
-    cost = "" if price_per_kwh is None or spent_wh is None else f"  cost {spent_wh / 1000 * price_per_kwh:.2f}"
-    unknown = "  its machine does not tell" if watts is None and spent_wh is None else ""
-    yield _fact("power", (f"{now}  energy {drawn}{cost}", ""), (unknown, "dim"))
+def _power(view: LearnerView, price_per_kwh: float | None, currency: str) -> Iterator[Line]:
+    watts, drawn_wh = view_energy.power_w(view), view_energy.learner_wh(view)
+    paid = f"  cost {view_energy.cost(drawn_wh, price_per_kwh, currency)}" if price_per_kwh is not None else ""
+    unknown = "  its machine does not tell" if watts is None and drawn_wh is None else ""
+    words = f"{view_energy.power(watts)}  energy {view_energy.energy(drawn_wh)}{paid}"
+    yield _fact("power", (words, ""), (unknown, "dim"))
 
 
 def _rank_lines(rank: RankView) -> Iterator[Line]:

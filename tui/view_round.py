@@ -103,8 +103,8 @@ def _closing(record: RoundRecord) -> Iterator[Line]:
     )
     yield (
         ("waited   ", "dim"),
-        (f"{text.span(record.waited_s)} from the first snapshot on", ""),
-        (f", {text.span(record.quorum_waited_s)} of it from the quorum to the last one", "dim"),
+        (f"{text.span(record.waited_s)} from the first snapshot on,", ""),
+        (f" {text.span(record.quorum_waited_s)} of it from the quorum to the last one", "dim"),
     )
     trained_s = longest_s(record.participants)
     yield (
@@ -233,7 +233,7 @@ def _metrics(metrics: dict[str, float]) -> str:
 def sample_lines(sample: str, *, width: int, most: int) -> Iterator[str]:
     """What a model wrote, line by line, folded at `width` characters and made harmless; at most `most` lines."""
     given = 0
-    for line in sample[: most * max(width, 1)].split("\n"):
+    for line in sample[: most * max(width, 1)].rstrip().split("\n"):
         words = text.plain(line, len(line) + 1)
         for at in range(0, max(len(words), 1), max(width, 1)):
             if given == most:

@@ -54,7 +54,7 @@ async def test_a_run_is_watched_joined_and_stopped(tmp_path: Path, state_dir: Pa
         await until(pilot, lambda: any("closed: 1/1" in line.text for line in screen.shown.log))  # type: ignore[union-attr]
 
         await until(pilot, lambda: bool(screen.check_action("join", ())))
-        await pilot.press("enter")
+        await pilot.press("J")
         join = app.screen
         assert isinstance(join, JoinScreen)
         await until(pilot, lambda: bool(join.check_action("join", ())))

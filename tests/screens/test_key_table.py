@@ -72,7 +72,7 @@ async def test_help_lists_every_key(fixed: SimpleNamespace) -> None:
 async def test_every_possible_key_is_in_the_palette_and_most_in_the_footer(fixed: SimpleNamespace) -> None:
     shown = fixed.run_shown(fixed.run_state())
     app = fixed.app_over(fixed.home_shown(fixed.home(shown.state)), shown)
-    async with app.run_test(size=(200, 36)) as pilot:
+    async with app.run_test(size=(240, 36)) as pilot:
         for _ in (Place.HOME, Place.RUN):
             await pilot.pause()
             titles = {command.title for command in app.get_system_commands(app.screen)}

@@ -99,12 +99,12 @@ def test_what_a_learner_says(fixed: SimpleNamespace) -> None:
         power_w=38.4,
         energy_wh=210.0,
     )
-    lines = told(fixed, fixed.run_shown(state), "air", price_per_kwh=0.30)
+    lines = told(fixed, fixed.run_shown(state), "air", price_per_kwh=0.30, currency="€")
     assert "device   mlx metal  memory 1.3/64G" in lines
     assert "machine  air  swarm 0.1.0  incarnation 1  pid 4003" in lines
     assert "goodput  93%, 15m30 of 16m40 went into steps" in lines
     assert "traffic  ↑ 12.0M sent  ↓ 11.0M received" in lines
-    assert "power    38 W  energy 210.0 Wh  cost 0.06" in lines
+    assert "power    38 W  energy 210.0 Wh  cost 0.063 €" in lines
     assert any(line.startswith("work     r12 66/100, 1,266 steps by this incarnation  144 tok/s  loss 2.103") for line in lines)
     assert "Rounds  counted in 10 of 12" in lines
     [late] = [line for line in lines if line.strip().startswith("r8 ")]
@@ -117,7 +117,7 @@ def test_what_a_learner_says(fixed: SimpleNamespace) -> None:
 
 def test_what_is_not_known_is_a_dash(fixed: SimpleNamespace) -> None:
     lines = told(fixed, fixed.run_shown(fixed.run_state()), "air", price_per_kwh=0.30)
-    assert "power    –  energy –  its machine does not tell" in lines
+    assert "power    –  energy –  cost –  its machine does not tell" in lines
     assert "goodput  —" in lines
     assert "device   mlx metal  memory 1.30G" in lines
 

@@ -23,10 +23,9 @@ class LearnerScreen(ReadingScreen):
     BINDINGS: ClassVar = bindings(Place.LEARNER)
     PLACES = (Place.LEARNER,)
 
-    def __init__(self, at: RunAt, learner: str, *, price_per_kwh: float | None = None) -> None:
+    def __init__(self, at: RunAt, learner: str) -> None:
         super().__init__(at)
         self.learner = learner
-        self._price_per_kwh = price_per_kwh
         self._told: tuple[str, tuple[str, ...]] = ("", ())  # a job, and the end of its log
         self._waits = ""  # for the log of this job: a question that is asked again and again gets no answer
 
@@ -46,9 +45,12 @@ class LearnerScreen(ReadingScreen):
         if not self.ready or shown is None:
             return
         self.head(view_learner.heading(shown, self.learner))
-        lines = view_learner.learner_lines(shown, self.learner, width=self.width, price_per_kwh=self._price_per_kwh)
+        chosen = self.app.settings
+        lines = view_learner.learner_lines(
+            shown, self.learner, width=self.width, price_per_kwh=chosen.price_per_kwh, currency=chosen.currency
+        )
         self.text.title(f"Learner {self.learner}", "← → others")
-        self.text.show(tuple(lines))
+        self.show(lines)
         log, job = self.query_one("#log", Lines), self._job
         if job is None:
             log.title("Log")
@@ -64,7 +66,6 @@ class LearnerScreen(ReadingScreen):
 
     def on_screen_resume(self) -> None:
         self._waits = ""  # an answer that came behind a dialog went to nobody
-        super().on_screen_resume()
 
     def answered(self, message: Answered) -> None:
         question = message.question

@@ -49,7 +49,6 @@ class LogScreen(ReadingScreen):
         self._view: tuple[object, ...] = ()  # what of it is shown
 
     def on_mount(self) -> None:
-        super().on_mount()
         self.set_interval(EVERY_S, self._look)
         self._look()
 
@@ -61,7 +60,6 @@ class LogScreen(ReadingScreen):
 
     def on_screen_resume(self) -> None:
         self._waits = False  # an answer that came behind a dialog went to nobody
-        super().on_screen_resume()
 
     @property
     def jobs(self) -> tuple[Job, ...]:
@@ -103,7 +101,7 @@ class LogScreen(ReadingScreen):
         view = (job.id if job is not None else "", self._least, filter, bool(shown))
         if self.text.following or view != self._view:  # else the end that is read would move under the reader's eyes
             self._view = view
-            self.text.show(shown or (((empty, "dim"),),))
+            self.show(shown or (((empty, "dim"),),))
         self.refresh_bindings()
 
     def answered(self, message: Answered) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
@@ -9,7 +10,7 @@ from textual.app import ComposeResult
 from tui.messages import RunAt, RunShown
 from tui.screens.lists import LiveScreen
 from tui.widgets.keybar import KeyBar
-from tui.widgets.toned import Line, Lines, Words
+from tui.widgets.toned import Line, Lines, Words, folded
 
 if TYPE_CHECKING:
     from tui.app import SwarmApp
@@ -56,6 +57,11 @@ class ReadingScreen(LiveScreen):
 
     def head(self, *pieces: Line) -> None:
         self.query_one("#head", Words).show(*pieces)
+
+    def show(self, lines: Iterable[Line]) -> None:
+        """Show these, folded where they are wider than the screen."""
+        width = self.width
+        self.text.show(tuple(part for line in lines for part in folded(line, width)))
 
     def action_scroll(self, rows: int) -> None:
         self.text.move(rows)

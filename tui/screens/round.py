@@ -69,7 +69,7 @@ class RoundScreen(ReadingScreen):
         newest = "  the newest" if self.number == self.last else ""
         self.head((("swarm ▸ ", "dim"), (f"{name(state)} ▸ {what} {self.number}", "strong"), (f"{of}{newest}", "dim")))
         self.text.title(f"{what.capitalize()} {self.number}", "← → others  r number")
-        self.text.show(tuple(self._lines(state, job=job)))
+        self.show(self._lines(state, job=job))
         self.refresh_bindings()
 
     def _lines(self, state: RunState, *, job: bool) -> tuple[Line, ...]:
@@ -105,30 +105,30 @@ class RoundScreen(ReadingScreen):
             case _:
                 return True
 
-    def show(self, number: int | None) -> None:
+    def go(self, number: int | None) -> None:
         """`number`: None: the newest one from now on."""
         self._number = None if number is None else max(0, min(number, self.last))
         self.text.first()
         self.update()
 
     def action_older(self) -> None:
-        self.show(self.number - 1)
+        self.go(self.number - 1)
 
     def action_newer(self) -> None:
-        self.show(self.number + 1)
+        self.go(self.number + 1)
 
     def action_first(self) -> None:
-        self.show(0)
+        self.go(0)
 
     def action_newest(self) -> None:
-        self.show(None)
+        self.go(None)
 
     def action_number(self) -> None:
         def answered(answer: str | None) -> None:
             if answer is None:
                 return
             if answer.isdecimal() and len(answer) < 12 and int(answer) <= self.last:
-                self.show(int(answer))
+                self.go(int(answer))
             else:
                 self.app.toast(f"{text.plain(answer, 20)} is no number from 0 to {self.last}", "warning")
 

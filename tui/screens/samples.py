@@ -20,4 +20,4 @@ class SamplesScreen(ReadingScreen):
             return
         self.head((("swarm ▸ ", "dim"), (f"{name(shown.state)} ▸ samples", "strong")))
         self.text.title("Samples", "newest first")
-        self.text.show(tuple(view_samples.sample_pages(shown.state, width=self.width)))
+        self.show(view_samples.sample_pages(shown.state, width=self.width))

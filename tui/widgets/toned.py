@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import ClassVar
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 from textual.content import Content
@@ -48,6 +49,29 @@ class Words(Static):
         self._shown = lines
         self.update(content(lines), layout=moved and self.styles.is_auto_height)
         self.set_class(not lines, "-empty")
+
+
+def folded(line: Line, width: int, *, indent: int = 9) -> tuple[Line, ...]:
+    """`line` in lines of at most `width` cells, broken between words; those after the first begin with `indent` blanks."""
+    if sum(cell_len(words) for words, _ in line) <= width or width <= indent:
+        return (line,)
+    lines: list[list[Piece]] = [[]]
+    left = width
+    for words, tone in line:
+        for word in re.findall(r" *[^ ]+| +$", words):
+            while cell_len(word) > left:
+                fresh = left == width - indent and len(lines) > 1
+                if not fresh and (word.startswith(" ") or cell_len(word) <= width - indent):
+                    word = word.lstrip()
+                else:  # longer than any line
+                    head = set_cell_size(word, left)
+                    lines[-1].append((head, tone))
+                    word = word[len(head) :]
+                lines.append([(" " * indent, "")])
+                left = width - indent
+            lines[-1].append((word, tone))
+            left -= cell_len(word)
+    return tuple(tuple(each) for each in lines)
 
 
 def _length(line: Line) -> int:
