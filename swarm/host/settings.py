@@ -53,7 +53,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     on_ac_only: Annotated[bool, Meta(description="train only on mains power, not on battery")] = False
     powermetrics: Annotated[
         bool,
-        Meta(description="on a Mac, ask the program of that name what training draws: by sudo without a password, or as root"),
+        Meta(description="on a Mac, ask `powermetrics` what training draws: by sudo without a password"),
     ] = False
     hours: Annotated[str, Meta(description="train only at this time of the day, local: 22-7, or 22-7,12-13")] = ""
     nice: Annotated[int, Meta(ge=0, le=19, description="how far other programs come before training; by default 0")] | None = (

@@ -133,7 +133,7 @@ class Fold:
                 factors = _factors(float(weight) / norm if norm else 0.0)
         total = flat(self._sums[name])
         term, spare = scratch(2)
-        agreement = self._agreement
+        place, take = self._agreement.place(k, name), self._agreement.take
         with np.errstate(all="ignore"):
             for span in spans(spec.size):
                 block = decoder.block(span, term)
@@ -144,7 +144,7 @@ class Fold:
                     if not finite_block(block, spare):
                         raise NotFinite(name)
                     self._squares[k].append(_sum_of_squares(block))
-                agreement.take(k, name, start=span.start, block=block)
+                take(place, span.start, block)
                 target = term[: block.size] if k else total[span]
                 for factor in factors:
                     block = np.multiply(block, factor, out=target)

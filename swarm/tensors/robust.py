@@ -93,6 +93,7 @@ class Robust:
         target = flat(self._merged[name])
         decoders = [Decoder(tensors, spec, self._dtype) for tensors in contributions]
         width = min(BLOCK, max(MATRIX // self._count // GROUP, 1) * GROUP)
+        places = [] if spec.buffer else [self._agreement.place(k, name) for k in range(self._count)]
         rows = np.empty((min(width, spec.size), self._count), F32)
         (block,) = scratch(1)
         for start in range(0, spec.size, width):
@@ -101,7 +102,7 @@ class Robust:
             for k, decoder in enumerate(decoders):
                 found = decoder.block(span, block)
                 if not spec.buffer:
-                    self._agreement.take(k, name, start=start, block=found)
+                    self._agreement.take(places[k], start, found)
                 np.add(found, np.float32(0), out=numbers[:, k])
             numbers.sort(axis=1)
             target[span] = _mean(numbers, kept)

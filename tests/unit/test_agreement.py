@@ -139,8 +139,8 @@ def test_blocks_that_begin_anywhere() -> None:
     spec = TensorSpec("w", "F32", (SAMPLED * 5,))
     numbers = np.random.default_rng(3).standard_normal(spec.shape, dtype=np.float32)
     whole, pieces = Agreement([spec], 1), Agreement([spec], 1)
-    whole.take(0, "w", start=0, block=numbers)
+    whole.take(whole.place(0, "w"), 0, numbers)
     for start in range(0, spec.size, 1000):
-        pieces.take(0, "w", start=start, block=numbers[start : start + 1000])
+        pieces.take(pieces.place(0, "w"), start, numbers[start : start + 1000])
     assert np.array_equal(whole._places, pieces._places)
     assert whole._places.all(), "every place was taken"
