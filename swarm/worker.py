@@ -32,8 +32,9 @@ from swarm.core.manifest import Manifest, TaskRef
 from swarm.core.records import LearnerRecord
 from swarm.core.sentences import fewer_fragments, sentence
 from swarm.core.specs import Algorithm, DiLoCo, FedAvg
-from swarm.host import paths
+from swarm.host import paths, settings
 from swarm.host.accelerators import training_memory
+from swarm.host.energy import metered
 from swarm.host.identity import Identity, holder, identity, note_process, process_alive, process_gone
 from swarm.host.opening import mailbox_at
 from swarm.host.tending import Tending, lower, manners
@@ -159,10 +160,11 @@ def learn(order: Learn, me: Identity, emit: EventFile, part: contextlib.ExitStac
         memory_bytes=0 if trainable is None else training_memory(cards),
         role=order.role,
     )
+    allowed = settings.load()[0].powermetrics
     if fine_tunes:
         from swarm.parallel.job import take_part
 
-        take_part(mailbox, manifest, order, me=me, record=record, leave=leave, emit=emit, tend=tending.of)
+        take_part(mailbox, manifest, order, me=me, record=record, leave=leave, emit=emit, tend=tending.of, powermetrics=allowed)
         return 0
     process = psutil.Process()
     from swarm.mailbox.threads import DaemonThreads
@@ -190,6 +192,7 @@ def learn(order: Learn, me: Identity, emit: EventFile, part: contextlib.ExitStac
         syncer.run()
         return 0
     assert trainable is not None
+    common["draws"] = part.enter_context(metered(cards, powermetrics=allowed))
     if isinstance(manifest.algorithm, FedAvg):
         from swarm.runtime.federation import train_clients
 

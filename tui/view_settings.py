@@ -20,7 +20,7 @@ COLUMNS = (
     Column("what it is", 52, rank=2, grow=True, sortable=False),
 )
 _LATER = {"name": "counts from the next start of the screen, and for jobs that start later"} | dict.fromkeys(
-    ("idle_only", "on_ac_only", "hours", "nice"), "counts for jobs that start later"
+    ("powermetrics", "idle_only", "on_ac_only", "hours", "nice"), "counts for jobs that start later"
 )
 
 

@@ -51,6 +51,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = ()
     idle_only: Annotated[bool, Meta(description="train only while nobody is at the keyboard")] = False
     on_ac_only: Annotated[bool, Meta(description="train only on mains power, not on battery")] = False
+    powermetrics: Annotated[
+        bool,
+        Meta(description="on a Mac, ask `powermetrics` what training draws: by sudo without a password"),
+    ] = False
     hours: Annotated[str, Meta(description="train only at this time of the day, local: 22-7, or 22-7,12-13")] = ""
     nice: Annotated[int, Meta(ge=0, le=19, description="how far other programs come before training; by default 0")] | None = (
         None

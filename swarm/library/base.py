@@ -9,6 +9,7 @@ import threading
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, assert_never
 
@@ -25,7 +26,9 @@ from swarm.core.manifest import Manifest
 from swarm.core.records import LearnerRecord, Role
 from swarm.core.sentences import fewer_fragments
 from swarm.core.specs import Algorithm, ByRounds, DiLoCo, FedAvg
+from swarm.host import settings
 from swarm.host.accelerators import training_memory
+from swarm.host.energy import metered
 from swarm.host.identity import holder, identity, machine_name, process_alive, process_gone
 from swarm.learners.contract import Adapter
 from swarm.learners.devices import cards_of
@@ -123,6 +126,7 @@ class BaseSession(ABC, Generic[R]):
         self._within = False
         self._leaving = False
         self._handlers: dict[int, Any] = {}
+        self._metering = ExitStack()
 
     # What a kind of session adds
 
@@ -192,6 +196,7 @@ class BaseSession(ABC, Generic[R]):
             "evaluate": None if self._evaluate is None else self._evaluated,
             "offload": compute.run,
             "rss_bytes": lambda: int(process.memory_info().rss),
+            "draws": self._metering.enter_context(metered(cards, powermetrics=settings.load()[0].powermetrics)),
             "warns": False,  # as Python does
         }
         return self._joining(adapter, common)
@@ -257,6 +262,7 @@ class BaseSession(ABC, Generic[R]):
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         self._handlers = {}
+        self._metering.close()
         self._callbacks.stop()
 
     def _catch_signals(self) -> None:

@@ -24,6 +24,7 @@ from swarm.core.records import LearnerRecord
 from swarm.files.attach import Attachment, describe
 from swarm.files.cache import Cache
 from swarm.host.accelerators import training_memory
+from swarm.host.energy import metered
 from swarm.host.identity import Identity, holder, process_alive, process_gone, started
 from swarm.host.paths import cache_dir
 from swarm.mailbox.contract import Mailbox
@@ -79,9 +80,10 @@ def take_part(
     leave: Callable[[Callable[[], None]], None],
     emit: Emit,
     tend: Callable[[Agent], None] = lambda agent: None,
+    powermetrics: bool = False,
 ) -> None:
-    """Train until the job ends, or until told to leave: `leave` is handed what does that, `tend` the agent itself. Raises
-    DataMissing, UsageError, and what Agent.run does."""
+    """Train until the job ends, or until told to leave: `leave` is handed what does that, `tend` the agent itself;
+    `powermetrics` as for energy.metered. Raises DataMissing, UsageError, and what Agent.run does."""
     _check(order)
     able, here = backends(), versions()
     with ExitStack() as stack:
@@ -119,6 +121,7 @@ def take_part(
             backends=able,
             emit=emit,
             rss_bytes=lambda: process.memory_info().rss,
+            draws=stack.enter_context(metered(here_on, powermetrics=powermetrics)),
         )
         leave(agent.leave)
         tend(agent)

@@ -122,6 +122,7 @@ def _participant(counted: Counted, spec: ByRounds) -> Participant:
         seconds_s=snapshot.seconds_s,
         size_bytes=snapshot.payload.size_bytes,
         delta_norm=counted.norm,
+        cosine=counted.cosine,
         claim=snapshot.claim,
         metrics=snapshot.metrics,
     )

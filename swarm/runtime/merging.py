@@ -59,6 +59,7 @@ class Counted:
 
     snapshot: Snapshot
     norm: float  # L2, of its delta
+    cosine: float | None = None  # of it with the merged one, roughly
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ class Merger:
                 continue
             theta_ref = await self.exchange.store(self.round, theta)
             update_ref = await self.exchange.store(self.round, update) if update else None
-            counted = tuple(Counted(snapshot, norm) for snapshot, norm in zip(left, norms, strict=True))
+            counted = tuple(map(Counted, left, norms, sums.cosines))
             return Merged(theta, theta_ref, outer_ref, update_ref, counted)
         return None
 

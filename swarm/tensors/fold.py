@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from swarm.core.errors import NotFinite
 from swarm.core.tensorspec import TensorSpec
+from swarm.tensors.agreement import Agreement
 from swarm.tensors.blocks import flat, in_one_piece, scratch, spans, wide_scratch
 from swarm.tensors.buffers import BufferMean
 from swarm.tensors.codec import Decoder
@@ -100,6 +101,7 @@ class Fold:
         self._seen = dict.fromkeys([*self._specs, *self._buffers], 0)
         self._lengths: dict[str, float] = {}  # by name: Σ w‖Δ‖
         self._squares: list[list[float]] = [[] for _ in weights]
+        self._agreement = Agreement(self._specs.values(), len(weights))
 
     def add(self, name: str, tensors: Mapping[str, NDArray[Any]]) -> None:
         """The next contribution's tensor `name`; `tensors` holds its arrays as a payload does, scale included, checked against
@@ -131,6 +133,7 @@ class Fold:
                 factors = _factors(float(weight) / norm if norm else 0.0)
         total = flat(self._sums[name])
         term, spare = scratch(2)
+        place, take = self._agreement.place(k, name), self._agreement.take
         with np.errstate(all="ignore"):
             for span in spans(spec.size):
                 block = decoder.block(span, term)
@@ -141,6 +144,7 @@ class Fold:
                     if not finite_block(block, spare):
                         raise NotFinite(name)
                     self._squares[k].append(_sum_of_squares(block))
+                take(place, span.start, block)
                 target = term[: block.size] if k else total[span]
                 for factor in factors:
                     block = np.multiply(block, factor, out=target)
@@ -154,6 +158,11 @@ class Fold:
         good enough for people, and for nothing."""
         return [math.sqrt(math.fsum(squares)) for squares in self._squares]
 
+    @property
+    def cosines(self) -> list[float | None]:
+        """Between each contribution and the results taken so far, roughly: for people. None where one of them is zero."""
+        return self._agreement.cosines
+
     def result(self, name: str) -> NDArray[Any]:
         """The merged delta of `name`, in its shape, F32, or the merged value of a buffer, in its dtype; the caller's from now
         on. Raises ValueError unless all contributions had theirs."""
@@ -165,6 +174,7 @@ class Fold:
         sums = self._sums.pop(name)
         if name in self._rda:
             _stretch(sums, self._lengths[name])
+        self._agreement.merged(name, sums)
         return sums
 
 

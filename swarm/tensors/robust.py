@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from swarm.core.errors import NotFinite
 from swarm.core.tensorspec import TensorSpec
+from swarm.tensors.agreement import Agreement
 from swarm.tensors.blocks import BLOCK, flat, in_one_piece, scratch
 from swarm.tensors.buffers import narrowed, nearest
 from swarm.tensors.codec import GROUP, Decoder
@@ -57,6 +58,7 @@ class Robust:
         if any(spec.name not in self._merged for spec in self._floating):  # some were given away
             self._merged = {}
         self._squares: list[list[float]] = [[] for _ in range(count)]
+        self._agreement = Agreement([spec for spec in self._specs.values() if not spec.buffer], count)
 
     def look(self, k: int, name: str, tensors: Mapping[str, NDArray[Any]]) -> None:
         """At the tensor `name` of the `k`-th contribution; `tensors` holds its arrays as a payload does, checked against
@@ -73,8 +75,13 @@ class Robust:
         """Each contribution's L2 norm over the parameters looked at so far, of the same bits on every machine."""
         return [math.sqrt(math.fsum(squares)) for squares in self._squares]
 
+    @property
+    def cosines(self) -> list[float | None]:
+        """Between each contribution and the results taken so far, roughly: for people. None where one of them is zero."""
+        return self._agreement.cosines
+
     def add(self, name: str, contributions: Sequence[Mapping[str, NDArray[Any]]]) -> None:
-        """The tensor `name` of all contributions, in any order."""
+        """The tensor `name` of all contributions, in the order in which they were looked at."""
         spec = self._specs[name]
         if not self._merged:
             self._merged = in_one_piece({each.name: (each.shape, F32) for each in self._floating})
@@ -86,13 +93,17 @@ class Robust:
         target = flat(self._merged[name])
         decoders = [Decoder(tensors, spec, self._dtype) for tensors in contributions]
         width = min(BLOCK, max(MATRIX // self._count // GROUP, 1) * GROUP)
+        places = [] if spec.buffer else [self._agreement.place(k, name) for k in range(self._count)]
         rows = np.empty((min(width, spec.size), self._count), F32)
         (block,) = scratch(1)
         for start in range(0, spec.size, width):
             span = slice(start, min(start + width, spec.size))
             numbers = rows[: span.stop - span.start]
             for k, decoder in enumerate(decoders):
-                np.add(decoder.block(span, block), np.float32(0), out=numbers[:, k])
+                found = decoder.block(span, block)
+                if not spec.buffer:
+                    self._agreement.take(places[k], start, found)
+                np.add(found, np.float32(0), out=numbers[:, k])
             numbers.sort(axis=1)
             target[span] = _mean(numbers, kept)
 
@@ -100,6 +111,8 @@ class Robust:
         """The merged delta of `name`, in its shape, F32, or the merged value of a buffer, in its dtype; the caller's from now
         on."""
         spec, merged = self._specs[name], self._merged.pop(name)
+        if not spec.buffer:
+            self._agreement.merged(name, merged)
         return narrowed(flat(merged).astype(np.float64), spec) if spec.buffer and merged.dtype == F32 else merged
 
 
