@@ -46,6 +46,7 @@ class RunShown:
     problem: str = ""  # why the last look failed: the run is gone, or of another format
     jobs: tuple[Job, ...] = ()  # this machine's in the run, newest first
     round_since_s: float | None = None  # monotonic, when the open round was seen to begin; None: before we looked
+    sightings: Sightings = field(default_factory=Sightings)
     notes: tuple[Note, ...] = ()
     log: tuple[LogLine, ...] = ()
 
