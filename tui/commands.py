@@ -240,10 +240,6 @@ _NAMES = {
     "ctrl+r": "^r",
     "ctrl+s": "^s",
     "ctrl+y": "^y",
-    "left_square_bracket": "[",
-    "right_square_bracket": "]",
-    "left": "←",
-    "right": "→",
 }
 
 

@@ -320,7 +320,7 @@ class Feed(Keeping):
                     lines = await self._tried(in_thread(self._api.log_tail, job.id)) or ()
                     log.extend(LogLine(text.plain(line, _LINE)) for line in fresh_lines(tail, lines))
                     tail = lines
-                shown = replace(shown, now_s=now_s, notes=tuple(notes), log=tuple(log))
+                shown = replace(shown, now_s=now_s, sightings=self._sightings, notes=tuple(notes), log=tuple(log))
                 if self._due(posted_s):
                     posted_s = now_s
                     self._post(RunPolled(shown))

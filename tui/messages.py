@@ -63,6 +63,7 @@ class RunShown:
     quorum_since_s: float | None = None  # monotonic, when its quorum was seen; None: not yet
     poll_s: float | None = None  # what the last look at the share took; None: none has ended yet
     heard: bool | None = None  # whether the network tells of other machines; None: nobody has listened
+    sightings: Sightings = field(default_factory=Sightings)
     notes: tuple[Note, ...] = ()
     log: tuple[LogLine, ...] = ()
 

@@ -18,7 +18,7 @@ from swarm.api import (
     settings_words,
     train_loss,
 )
-from tui import text, view_ranks, view_rounds
+from tui import text, view_ranks, view_rounds, view_trouble
 from tui.messages import RunShown
 from tui.states import STATES, learner_state
 from tui.view_work import goodput, goodput_text, memory_text, totals, traffic
@@ -224,12 +224,8 @@ def banner(shown: RunShown) -> Iterator[Line]:
         return
     if ignored := state.trust.ignored:
         yield ((f"⚠ {text.plain(ignored)}", "warn"),)
-    if job is not None and job.state == "failed":
-        yield ((f"✗ the worker on this machine failed: {text.plain(job.message) or 'it left no message'}", "bad"),)
-        yield ((f"  whole log: {text.plain(str(job.log), 300)}", "dim"),)
-    elif job is not None and job.state == "dropped":
-        yield ((f"○ this machine trains no more: {text.plain(job.message, 200)}", "warn"),)
-    elif job is not None and job.state == "starting":
+    yield from view_trouble.worker_lines(shown, again=can_join(shown) and not program_words(state))
+    if job is not None and job.state == "starting":
         yield ((f"◌ this machine joins as {text.plain(job.learner, 64)}: its worker is starting", "accent"),)
     if job is not None and job.held:
         yield ((f"‖ paused here: {text.plain(job.held, 200)}; it goes on by itself", "warn"),)
@@ -267,6 +263,7 @@ def _phase_lines(shown: RunShown) -> Iterator[Line]:
                 names = ", ".join(f"{text.plain(v.learner, 64)} silent {text.span(v.beat_age_s)}" for v in silent[:3])
                 rest = f" and {len(silent) - 3} more" if len(silent) > 3 else ""
                 yield ((f"⚠ {names}{rest}; {_without(shown)}", "warn"),)
+                yield from view_trouble.silent_words(shown, silent)
     if state.phase in ("running", "waiting"):
         yield from view_ranks.apart_lines(state)
         if state.effect.stopping:

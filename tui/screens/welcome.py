@@ -146,7 +146,8 @@ class WelcomeScreen(LiveScreen):
         self.query_one("#name-words", Words).show(*view_welcome.name_lines(name, machine))
         self.query_one("#folder-words", Words).show(*view_welcome.folder_lines(folder, machine, home))
         self.query_one("#framework-words", Words).show(*view_welcome.framework_lines(machine))
-        self.query_one("#signed", Button).label = Content(_SIGNED if self._signed else _UNSIGNED)
+        signed = self._signed or bool(machine is not None and machine.fingerprint)
+        self.query_one("#signed", Button).label = Content(_SIGNED if signed else _UNSIGNED)
         self.query_one("#passphrase-words", Words).show(*view_welcome.passphrase_lines(machine, signed=self._signed))
         idle = self._at_work is None
         self.query_one("#train").disabled = not (idle and view_welcome.may_train(folder, machine, name))
