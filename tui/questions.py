@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from swarm.api import Job, RunState
 from tui import text
 from tui.messages import RunAt
 from tui.screens.dialogs import CANCEL, Ask, Choice, Option
 from tui.view_run import resting
+
+if TYPE_CHECKING:
+    from swarm.api import Job, RunState
 
 if TYPE_CHECKING:
     from tui.app import SwarmApp

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from swarm import api
+
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(path for package in ("swarm", "tui") for path in (ROOT / package).rglob("*.py"))
 HEAVY = {"numpy", "ml_dtypes", "torch", "mlx"}
@@ -47,9 +49,36 @@ def test_help_loads_no_arrays_no_framework_and_no_screen() -> None:
     assert not loaded & (HEAVY | {"textual", "tui"})
 
 
-@pytest.mark.parametrize("module", ["swarm", "swarm.api", "swarm.launcher"])
-def test_front_ends_start_without_arrays_framework_or_screen(module: str) -> None:
-    assert not top_level_modules_loaded_by(f"import {module}") & (HEAVY | {"textual", "tui"})
+@pytest.mark.parametrize("code", ["import swarm", "from swarm.api import *", "import swarm.launcher"])
+def test_front_ends_start_without_arrays_framework_or_screen(code: str) -> None:
+    assert not top_level_modules_loaded_by(code) & (HEAVY | {"textual", "tui"})
+
+
+def test_the_api_gives_what_its_imports_say_and_loads_it_when_it_is_asked_for() -> None:
+    """They are written down twice: for type checkers, and for the process, which gets each name when it asks for it."""
+    tree = ast.parse((ROOT / "swarm" / "api" / "__init__.py").read_text(encoding="utf-8"))
+    (checked,) = (node for node in tree.body if isinstance(node, ast.If))
+    imported = {
+        alias.asname or alias.name: (node.module, alias.name)
+        for node in checked.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert imported == api._NAMES
+    assert {*imported, "__version__"} == {*api.__all__} <= {*dir(api)}
+    assert all(getattr(api, name) is not None for name in api.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = api.nothing
+    loaded = json.loads(
+        subprocess.run(
+            [sys.executable, "-c", "import json, sys; from swarm import api; print(json.dumps(sorted(sys.modules)))"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+    )
+    assert [name for name in loaded if name.startswith("swarm.")] == ["swarm.api"]
 
 
 def test_the_screen_starts_without_arrays_or_framework() -> None:
