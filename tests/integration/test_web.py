@@ -410,7 +410,7 @@ def test_the_command_serves_the_same_screen(monkeypatch: pytest.MonkeyPatch) -> 
     assert command[at + 1 : at + 5] == ["--port", "0", "--bind=::1", "--"]
     served = command[at + 5 :]
     assert served[0] == sys.executable
-    assert served[-4:] == ["tui", "--mailbox", "/mnt/a b", "--ascii"]
+    assert served[-3:] == ["tui", "--mailbox=/mnt/a b", "--ascii"]
     assert became(monkeypatch, "--web")[at + 1 : at + 2] == ["--"]
 
 

@@ -46,8 +46,11 @@ class Tab:
                 frame = told["params"]["response"]
                 if frame["opcode"] == 2:
                     self.shown += base64.b64decode(frame["payloadData"]).decode(errors="replace")
-            elif told.get("method") == "Log.entryAdded" and told["params"]["entry"]["level"] == "error":
-                self.complaints.append(told["params"]["entry"]["text"])
+            elif told.get("method") == "Log.entryAdded":
+                entry = told["params"]["entry"]
+                # Browsers look for an icon where a page names none, as that of a refusal.
+                if entry["level"] == "error" and not entry.get("url", "").endswith("/favicon.ico"):
+                    self.complaints.append(f"{entry['text']} {entry.get('url')}")
             elif told.get("method") == "Runtime.exceptionThrown":
                 self.complaints.append(str(told["params"]["exceptionDetails"]))
 

@@ -25,6 +25,9 @@ class Screen:
     def press(self, *keys: str) -> None:
         self._tmux.tell("send-keys", "-t", self.name, *keys)
 
+    def type(self, words: str) -> None:
+        self._tmux.tell("send-keys", "-t", self.name, "-l", words)
+
     def until(self, wanted: Callable[[str], object], what: str) -> str:
         """What is shown once `wanted` holds."""
         until_s = time.monotonic() + HANG_S
