@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from swarm.core.errors import INTERRUPTED, Dropped, UsageError, WorkerFailed
-from swarm.core.events import Building, Ended, Failed, Freed, Held, Joined, Transfer, WorkerEvent
+from swarm.core.events import Building, Ended, Failed, Freed, Held, JobStepped, Joined, Spent, Stepped, Transfer, WorkerEvent
 from swarm.core.jobs import Learn, Order, Process
 from swarm.core.lines import UNREADABLE
 from swarm.core.sentences import transferred
@@ -47,6 +47,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     pid: int = 0
     device: str = ""
     doing: str = ""  # before it has joined: what it prepares, in words
+    memory_bytes: int = 0  # that its device has; 0: not known
+    spent: Spent = Spent()  # as of its last step that was told
     by_hand: bool = False  # of one that left: a person asked it to
     log: Path  # whole log of the worker
 
@@ -199,6 +201,7 @@ class _Seen:
         self._ended: Ended | None = None
         self._failed: Failed | None = None
         self._held = ""
+        self._spent = Spent()
         self._over: Job | None = None  # the job as it ended: it will not change any more
 
     def look(self) -> Job | None:
@@ -225,6 +228,8 @@ class _Seen:
                     self._doing = f"building {event.what}"
                 case Transfer():
                     self._doing = transferred(event)
+                case Stepped() | JobStepped():
+                    self._spent = event.spent
                 case Ended():
                     self._ended = event
                 case Failed():
@@ -263,6 +268,8 @@ class _Seen:
             pid=pid or 0,
             device=joined.device if joined else "",
             doing="" if joined else self._doing,
+            memory_bytes=joined.memory_bytes if joined else 0,
+            spent=self._spent,
             by_hand=state == "left" and (self._folder / LEFT_BY_HAND).exists(),
             log=self._folder / "log.txt",
         )

@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import msgspec
 
 from swarm import api, launcher
+from swarm.cli import spending
 from swarm.cli.common import json_option, put, say, table
 from swarm.core.errors import UsageError
 from swarm.core.sentences import plain
+from swarm.host.machine import used_bytes
 
 ACTIVE = ("starting", "running")
 UNASKED = ("failed", "dropped")  # ends that nobody on this machine asked for
@@ -34,13 +37,25 @@ def jobs(every: bool, mailbox: str | None, as_json: bool) -> None:
     found = [job for job in _jobs(mailbox) if every or job.state in (*ACTIVE, *UNASKED)]
     if as_json:
         for job in found:
-            put(job)
+            put(msgspec.to_builtins(job, enc_hook=str) | spending.of_job(job, _used(job)))
         return
     if not found:
         say("no job on this machine: `swarm join` or `swarm start diloco`")
         return
-    rows = [(job.id, job.run_name, job.learner, job.state, job.device, job.message) for job in found]
-    print(table(("JOB", "RUN", "LEARNER", "STATE", "DEVICE", "MESSAGE"), rows))
+    rows = [
+        (
+            *(job.id, job.run_name, job.learner, job.state),
+            *spending.job_cells(job, _used(job), among=found),
+            *(job.device, job.message),
+        )
+        for job in found
+    ]
+    print(table(("JOB", "RUN", "LEARNER", "STATE", *spending.job_heads(found), "DEVICE", "MESSAGE"), rows))
+
+
+def _used(job: api.Job) -> int | None:
+    """Memory of the device, in bytes; None if that is not known, as of a card."""
+    return None if not job.pid or "cuda" in job.device else used_bytes(job.pid)
 
 
 @click.command()

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, assert_never
 
 from swarm import api
+from swarm.cli import spending
 from swarm.cli.common import table
 from swarm.cli.words import heard, learner_state
 from swarm.core.sentences import amount, counted, number, plain
@@ -229,7 +230,7 @@ def _member(state: api.RunState, rank: api.RankView) -> dict[str, Any]:
     view = rank.view
     beat = view.beat if view is not None else None
     told = view.rank if view is not None and rank.compute is not None else None
-    return {
+    return ({} if view is None else spending.of_learner(view)) | {
         "learner": rank.learner,
         "state": None if view is None else learner_state(state, view),
         "doing": beat.doing if beat is not None else None,

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from swarm import api
-from swarm.cli import clients, ranks
+from swarm.cli import clients, ranks, spending
 from swarm.cli.common import json_option, mailbox_option, put, say, table, wait_for, where
 from swarm.cli.words import heard, learner_state, run_object, say_lost, state_words
 from swarm.core.errors import MailboxUnavailable
@@ -76,6 +76,8 @@ def show(state: api.RunState, as_json: bool, checkpoints: list[int]) -> None:
         print(f"{plain(state.name)} ({state.run})  {state_words(state)}  {ranks.headline(state)}  {state.trust.word}")
         for line in ranks.lines(state):
             print(line)
+        for line in spending.lines(state):
+            print(line)
         return
     of = "" if state.total_rounds is None else f"/{state.total_rounds}"
     task, settings = plain(manifest.task.name), api.settings_words(manifest.algorithm)
@@ -89,10 +91,13 @@ def show(state: api.RunState, as_json: bool, checkpoints: list[int]) -> None:
         print(f"checkpoints of round {', '.join(map(str, checkpoints))}")
     for line in clients.evaluation_lines(state):
         print(line)
+    for line in spending.lines(state):
+        print(line)
     rows = [_learner_row(state, manifest, view) for view in state.learners]
     if rows:
         work = manifest.algorithm.weight_unit.upper() if isinstance(manifest.algorithm, api.FedAvg) else "TOKENS"
-        print(table(("LEARNER", "STATE", "STEP", f"{work}/S", "LOSS", "ROUNDS", "DEVICE"), rows))
+        heads = ("LEARNER", "STATE", "STEP", f"{work}/S", "LOSS", "ROUNDS", *spending.heads(state), "DEVICE")
+        print(table(heads, rows))
     for line in clients.table_lines(state):
         print(line)
     for record in state.rounds[-5:]:
@@ -112,13 +117,14 @@ def _learner_row(state: api.RunState, manifest: api.Manifest, view: api.LearnerV
         f"{beat.tokens_per_s:,.0f}" if beat and view.live and view.state != "paused" and trains else "–",
         number(beat.loss if beat and not api.private(spec) else None),
         str(api.participants(state, view.learner)),
+        *spending.cells(state, view),
         view.record.device if view.record else "",
     )
 
 
 def _object(state: api.RunState, checkpoints: list[int]) -> dict[str, Any]:
     if api.progress(state) is not None:
-        return run_object(state) | ranks.objects(state)
+        return run_object(state) | spending.of_run(state) | ranks.objects(state)
     hidden = state.manifest is not None and api.private(state.manifest.algorithm)
     learners = [
         {
@@ -134,6 +140,7 @@ def _object(state: api.RunState, checkpoints: list[int]) -> dict[str, Any]:
             "rounds": api.participants(state, v.learner),
             "device": v.record.device if v.record else None,
         }
+        | spending.of_learner(v)
         for v in state.learners
     ]
     losses = {e.round: e.loss for e in state.evals}
@@ -146,11 +153,13 @@ def _object(state: api.RunState, checkpoints: list[int]) -> dict[str, Any]:
             "train_loss": None if hidden else api.train_loss(r),
             "val_loss": losses.get(r.round),
             "delta_norms": {p.learner: p.delta_norm for p in r.participants if p.delta_norm is not None and not hidden},
+            "cosines": {p.learner: p.cosine for p in r.participants if p.cosine is not None and not hidden},
             "sent_bytes": sum(p.size_bytes for p in r.participants),
         }
         for r in state.rounds
     ]
-    found = {**run_object(state), "checkpoints": checkpoints, "members": learners, "history": rounds}
+    run = run_object(state) | spending.of_run(state)
+    found = {**run, "checkpoints": checkpoints, "members": learners, "history": rounds}
     return found | clients.objects(state, rounds)
 
 
@@ -170,6 +179,8 @@ def _round_line(state: api.RunState, record: api.RoundRecord) -> str:
         words.append("unchanged")
     if (norms := api.norms(record)) and not api.private(spec):
         words.append(f"Δ {norms}")
+    if (agree := spending.agreement([p.cosine for p in record.participants])) and not api.private(spec):
+        words.append(agree)
     if sent_bytes := sum(p.size_bytes for p in record.participants):
         words.append(f"up {_size(sent_bytes)}")
     if (why := record.reason) not in api.ORDINARY:

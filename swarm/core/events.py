@@ -40,6 +40,15 @@ class Transfer(_Event, frozen=True, kw_only=True, tag=True):
     line: bool = True  # worth a line of its own; False: only the progress line
 
 
+class Spent(msgspec.Struct, frozen=True, kw_only=True):
+    """What an incarnation has taken so far, as a Beat tells it."""
+
+    alive_s: float = 0.0
+    trained_s: float = 0.0
+    power_w: float | None = None
+    energy_wh: float | None = None
+
+
 class Joined(_Event, frozen=True, kw_only=True, tag=True):
     run: str
     name: str
@@ -47,6 +56,7 @@ class Joined(_Event, frozen=True, kw_only=True, tag=True):
     incarnation: int
     round: int  # the round it works on
     device: str = ""
+    memory_bytes: int = 0  # that the device has; 0: not known
     role: Role = "both"
 
 
@@ -100,6 +110,7 @@ class Stepped(_Event, frozen=True, kw_only=True, tag=True):
     steps_before: int  # inner steps that the round takes
     loss: float | None
     tokens_per_s: float
+    spent: Spent = Spent()
 
 
 class Training(_Event, frozen=True, kw_only=True, tag=True):
@@ -183,6 +194,7 @@ class JobStepped(_Event, frozen=True, kw_only=True, tag=True):
     iteration: int
     loss: float | None
     tokens_per_s: float  # of all ranks
+    spent: Spent = Spent()
 
 
 class JobReported(_Event, frozen=True, kw_only=True, tag=True):

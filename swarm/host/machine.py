@@ -35,6 +35,15 @@ def machine() -> Machine:
     )
 
 
+def used_bytes(pid: int) -> int | None:
+    """Memory that a process and those that it started have; None if it is gone."""
+    try:
+        process = psutil.Process(pid)
+        return sum(each.memory_info().rss for each in (process, *process.children(recursive=True)))
+    except psutil.Error:
+        return None
+
+
 def has_nvidia() -> bool:
     """Whether a driver for NVIDIA's cards is loaded. Linux tells it."""
     return os.path.exists("/proc/driver/nvidia/version")

@@ -137,7 +137,16 @@ class Agent:
         name = self.site.manifest.name
         run = self.site.manifest.run
         self._emit(
-            Joined(run=run, name=name, learner=me.learner, incarnation=me.incarnation, round=0, device=me.device, role=me.role)
+            Joined(
+                run=run,
+                name=name,
+                learner=me.learner,
+                incarnation=me.incarnation,
+                round=0,
+                device=me.device,
+                memory_bytes=me.memory_bytes,
+                role=me.role,
+            )
         )
         pulse = Pulse(self._exchange, me, self._gauges.beat)
         tasks = [asyncio.create_task(pulse.run()), asyncio.create_task(self._heed())]

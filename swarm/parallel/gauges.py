@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 import msgspec
 
+from swarm.core.events import Spent
 from swarm.core.rankjob import RankEvent, RankReady, RankStepped, Reported, Validated
 from swarm.core.ranks import MAX_POINTS, EvalPoint, Plan, TrainPoint, in_words
 from swarm.core.records import Beat, LearnerPhase, RankBeat
-from swarm.host.energy import Draws, untold
+from swarm.host.energy import Drawn, Draws, untold
 from swarm.runtime.activity import Uptime
 
 SPEED_STEPS = 20  # that a machine's speed is measured over
@@ -36,7 +37,7 @@ class Gauges:
         self._phase: LearnerPhase = "join"
         self._uptime, self._joined = Uptime(), False
         self._trained_s = 0.0
-        self._draws = draws
+        self._draws, self._drawn = draws, Drawn(None, None)
         self.doing = ""  # what the phase is about
         self.held = ""  # why this machine holds still for its owner
         self.step = 0  # the job's, done
@@ -149,11 +150,18 @@ class Gauges:
             case _:
                 pass
 
+    def spent(self) -> Spent:
+        """As of the last beat, or the last phase that began."""
+        alive_s = max(self._uptime.alive_s, self._trained_s)  # of its last steps this may hear later
+        power_w, energy_wh = self._drawn
+        return Spent(alive_s=round(alive_s, 3), trained_s=round(self._trained_s, 3), power_w=power_w, energy_wh=energy_wh)
+
     def beat(self) -> Beat:
         """Since the one before."""
         now_s = self._now()
         self._look(now_s)
-        drawn = self._draws(self._uptime.resting)
+        self._drawn = self._draws(self._uptime.resting)
+        spent = self.spent()
         elapsed_s, self._since_s = now_s - self._since_s, now_s
         rate = self._own_tokens / elapsed_s if elapsed_s > 0 else 0.0
         running = self._placed
@@ -170,8 +178,8 @@ class Gauges:
             rank=rank,
             doing=in_words(self.doing),
             held=in_words(self.held),
-            alive_s=round(max(self._uptime.alive_s, self._trained_s), 3),  # its last steps may be heard of later
-            trained_s=round(self._trained_s, 3),
-            power_w=drawn.power_w,
-            energy_wh=drawn.energy_wh,
+            alive_s=spent.alive_s,
+            trained_s=spent.trained_s,
+            power_w=spent.power_w,
+            energy_wh=spent.energy_wh,
         )

@@ -18,6 +18,7 @@ def told(event: RankEvent, spec: FineTune, gauges: Gauges) -> WorkerEvent | None
                 iteration=event.iteration,
                 loss=event.loss,
                 tokens_per_s=gauges.together_per_s,
+                spent=gauges.spent(),
             )
         case Reported():
             return JobReported(

@@ -9,7 +9,7 @@ from typing import Any
 from swarm.core.manifest import PayloadRef
 from swarm.core.records import Beat, Role
 from swarm.exchange import Exchange
-from swarm.host.energy import Drawn, Draws, untold
+from swarm.host.energy import Draws, untold
 from swarm.runtime.handoff import Handoff
 
 
@@ -61,15 +61,18 @@ class Activity:
             finally:
                 self._fetching = ()
 
-    def look(self, now_s: float, *, paused: bool) -> Drawn:
+    def look(self, now_s: float, *, paused: bool) -> None:
         """Count the time up to `now_s`, on a monotonic clock. A pause begins once the step under way is done."""
         rests = paused or (bool(self.handoff.held) and self.role != "syncer")
-        self._uptime.look(now_s, resting=rests and self.handoff.telemetry.phase not in ("train", "evaluate"))
-        return self._draws(self._uptime.resting)
+        seen = self.handoff.telemetry
+        self._uptime.look(now_s, resting=rests and seen.phase not in ("train", "evaluate"))
+        seen.alive_s = self._uptime.alive_s
+        seen.power_w, seen.energy_wh = self._draws(self._uptime.resting)
 
     def beat(self, now_s: float, *, paused: bool) -> Beat:
-        drawn = self.look(now_s, paused=paused)
+        self.look(now_s, paused=paused)
         seen, exchange = self.handoff.telemetry, self.exchange
+        spent = seen.spent()
         # Not before what was done is reported: from then on nobody waits for it.
         still = self.role != "syncer" and self.phase is None and not self.handoff.unpublished
         held = (self.handoff.held if seen.phase == "join" else seen.held) if still else ""
@@ -90,8 +93,8 @@ class Activity:
             progress_bytes=exchange.progress_bytes,
             fetching=self._fetching,
             held=held[:200],
-            alive_s=round(max(self._uptime.alive_s, seen.trained_s), 3),  # a step may end after the pause was asked for
-            trained_s=round(seen.trained_s, 3),
-            power_w=drawn.power_w,
-            energy_wh=drawn.energy_wh,
+            alive_s=spent.alive_s,
+            trained_s=spent.trained_s,
+            power_w=spent.power_w,
+            energy_wh=spent.energy_wh,
         )

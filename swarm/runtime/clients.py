@@ -186,6 +186,7 @@ class ClientSession:
                     steps_before=steps or loop.steps,
                     loss=loss,
                     tokens_per_s=telemetry.tokens_per_s,
+                    spent=telemetry.spent(),
                 )
             )
         self._hold_still()

@@ -11,6 +11,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from swarm.core.events import Spent
 from swarm.core.records import EvalRecord, Participant, RoundRecord
 
 Tensors = Mapping[str, NDArray[Any]]
@@ -78,10 +79,20 @@ class Telemetry:
     round: int = 0
     step: int = 0
     steps: int = 0
-    trained_s: float = 0.0  # in inner steps of this incarnation
+    trained_s: float = 0.0  # in inner steps of this incarnation,
+    alive_s: float = 0.0  # and the time that it had for them; this and the next two as the communication thread knows them
+    power_w: float | None = None
+    energy_wh: float | None = None
     tokens_per_s: float = 0.0
     loss: float | None = None
     held: str = ""  # why no step is made, while that is for this machine's owner
+
+    def spent(self) -> Spent:
+        # A step may end after the pause was asked for.
+        alive_s = max(self.alive_s, self.trained_s)
+        return Spent(
+            alive_s=round(alive_s, 3), trained_s=round(self.trained_s, 3), power_w=self.power_w, energy_wh=self.energy_wh
+        )
 
 
 @dataclass

@@ -141,6 +141,7 @@ class Participant:
                 incarnation=self.me.incarnation,
                 round=self.newest + 1,
                 device=self.me.device,
+                memory_bytes=self.me.memory_bytes,
                 role=self.me.role,
             )
         )

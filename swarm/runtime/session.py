@@ -251,6 +251,7 @@ class Session:
                     steps_before=self._inner.steps_before,
                     loss=loss,
                     tokens_per_s=telemetry.tokens_per_s,
+                    spent=telemetry.spent(),
                 )
             )
 
