@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from swarm.core.history import rows as history_rows
     from swarm.core.manifest import Manifest
     from swarm.core.mounting import Way
+    from swarm.core.oddities import oddities
     from swarm.core.participation import ClientView, accuracy, confusion_lines, expected, labelled, mean_metrics
     from swarm.core.ranks import EvalPoint, Link, TrainPoint
     from swarm.core.rankstate import Generation
@@ -187,6 +188,7 @@ __all__ = [
     "norms",
     "note_crash",
     "notify",
+    "oddities",
     "participants",
     "pause_run",
     "private",
@@ -240,6 +242,7 @@ _PLACES = {
     "swarm.core.history": "nested_history=nested history_rows=rows",
     "swarm.core.manifest": "Manifest",
     "swarm.core.mounting": "Way",
+    "swarm.core.oddities": "oddities",
     "swarm.core.participation": "ClientView accuracy confusion_lines expected labelled mean_metrics",
     "swarm.core.ranks": "EvalPoint Link TrainPoint",
     "swarm.core.rankstate": "Generation",
