@@ -1,6 +1,6 @@
 # For GNU Make 3.81 (the one that macOS ships) and newer.
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow fuzz ranks lint format bench clean
+.PHONY: help demo test slow fuzz ranks lint format bench bench-screen clean
 
 BIN := .venv/bin
 # Both kinds of learner: PyTorch and MLX train in one run.
@@ -20,6 +20,7 @@ help:
 	@echo 'make lint    ruff, mypy and the import contracts'
 	@echo 'make format  lay out the code the way lint wants it'
 	@echo 'make bench   how long the command takes to start, and what an exchange costs here'
+	@echo 'make bench-screen   what the screen costs: CPU, first paint, keys, memory, a long history; 10 minutes'
 	@echo 'make clean   remove .venv and everything else that was made here'
 	@echo
 	@echo 'Everything is installed into .venv, nothing outside this folder. PYTHON=python3.12 picks an interpreter.'
@@ -58,6 +59,9 @@ format: .venv/.dev-stamp
 bench: .venv/.run-stamp
 	@$(BIN)/python tests/bench/startup.py
 	@$(BIN)/swarm bench
+
+bench-screen: .venv/.run-stamp
+	@$(BIN)/python -m tests.bench.screen
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache snapshot_report.html

@@ -25,7 +25,7 @@ from swarm.core.errors import (
 )
 from swarm.core.finetune import FineTune
 from swarm.core.lease import BeatId, Lease
-from swarm.core.records import Beat, Claim, Snapshot
+from swarm.core.records import Beat, Claim, RoundRecord, Snapshot
 from swarm.core.specs import FedAvg
 from swarm.core.state import RunState
 from swarm.core.trust import Foreign
@@ -176,16 +176,24 @@ class RunWatch:
         newest = await (tape.newest_round() if last < 0 else tape.rounds_after(last))
         first = last + 1 if self._history else max(last + 1, newest)
         self.behind = first <= newest
-        participants = 0
-        for round in range(first, min(newest, first + ROUNDS_A_POLL) + 1):
-            record = await tape.round(round)
-            if record is None:  # listed, and not there to be read yet
-                self.behind = False
-                return
-            self._apply(state.RoundRead(record))
-            participants += len(record.participants)
-            if participants >= PARTICIPANTS_A_POLL:
-                break
+        read: list[RoundRecord] = []
+        participants, told_s = 0, now_s()
+        try:
+            for round in range(first, min(newest, first + ROUNDS_A_POLL) + 1):
+                record = await tape.round(round)
+                if record is None:  # listed, and not there to be read yet
+                    newest = round - 1
+                    break
+                read.append(record)
+                participants += len(record.participants)
+                if participants >= PARTICIPANTS_A_POLL:
+                    break
+                if now_s() - told_s >= LOOK_S:  # a slow share: what was read of it so far is shown
+                    self._apply(state.RoundsRead(tuple(read)))
+                    read, told_s = [], now_s()
+        finally:  # what was read before something went wrong was read
+            if read:
+                self._apply(state.RoundsRead(tuple(read)))
         self.behind = self.state.open_round <= newest
 
     async def _read_round(self, tape: Tape) -> None:

@@ -65,34 +65,49 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
                 assert_never(figure)
 
 
-def extended(curve: Curve, round: int, value: float) -> Curve:
-    """`curve` with the value of a later round."""
-    rounds, values, stride = curve.rounds, curve.values, curve.stride
-    if rounds and rounds[-1] % stride:  # the newest one stood there for being the newest
-        rounds, values = rounds[:-1], values[:-1]
-    rounds, values = (*rounds, round), (*values, value)
-    while len(rounds) > MOST:
-        stride *= 2
-        kept = [n for n, each in enumerate(rounds) if each % stride == 0 or n == len(rounds) - 1]
-        rounds, values = tuple(rounds[n] for n in kept), tuple(values[n] for n in kept)
-    return Curve(rounds, values, stride)
+def extended(curve: Curve, *points: tuple[int, float]) -> Curve:
+    """`curve` with the values of later rounds: (round, value)."""
+    rounds, values, stride = list(curve.rounds), list(curve.values), curve.stride
+    for round, value in points:
+        if rounds and rounds[-1] % stride:  # the newest one stood there for being the newest
+            rounds[-1], values[-1] = round, value
+        else:
+            rounds.append(round)
+            values.append(value)
+        while len(rounds) > MOST:
+            stride *= 2
+            kept = [n for n, each in enumerate(rounds) if each % stride == 0 or n == len(rounds) - 1]
+            rounds, values = [rounds[n] for n in kept], [values[n] for n in kept]
+    return Curve(tuple(rounds), tuple(values), stride)
 
 
-def told(series: Series, record: RoundRecord, *, hidden: bool) -> Series:
-    """`series` with a round more. `hidden`: of the participants' data only counts are told."""
-    round, parts = record.round, record.participants
-    by_learner: dict[str, list[Participant]] = {}
-    for part in parts:
-        by_learner.setdefault(part.learner, []).append(part)
+def told(series: Series, *records: RoundRecord, hidden: bool) -> Series:
+    """`series` with later rounds. `hidden`: of the participants' data only counts are told. A long history is told by many rounds
+    at a time: every learner's curve is copied once for all of them."""
+    points: dict[str, list[tuple[int, float]]] = {}
     took_part = dict(series.took_part)
-    for learner in by_learner:
-        took_part[learner] = took_part.get(learner, 0) + 1
-    seconds_s = longest_s(parts) + record.close_s
-    learners, metrics = dict(series.learners), dict(series.metrics)
-    if not hidden:
+    for record in records:
+        by_learner: dict[str, list[Participant]] = {}
+        for part in record.participants:
+            by_learner.setdefault(part.learner, []).append(part)
         for learner, own in by_learner.items():
-            if learner in learners or len(learners) < LEARNERS:
-                learners[learner] = _put(learners.get(learner, Curve()), round, mean_loss(own))
+            took_part[learner] = took_part.get(learner, 0) + 1
+            if not hidden and (loss := mean_loss(own)) is not None:
+                points.setdefault(learner, []).append((record.round, loss))
+        series = _told(series, record, hidden=hidden)
+    learners = dict(series.learners)
+    for learner, new in points.items():
+        if learner in learners or len(learners) < LEARNERS:
+            learners[learner] = extended(learners.get(learner, Curve()), *new)
+    return msgspec.structs.replace(series, learners=learners, took_part=took_part)
+
+
+def _told(series: Series, record: RoundRecord, *, hidden: bool) -> Series:
+    """With what is told of all participants together."""
+    round, parts = record.round, record.participants
+    seconds_s = longest_s(parts) + record.close_s
+    metrics = dict(series.metrics)
+    if not hidden:
         for name, value in mean_metrics(parts).items():
             metrics[name] = _put(metrics.get(name, Curve()), round, value)
 
@@ -103,16 +118,14 @@ def told(series: Series, record: RoundRecord, *, hidden: bool) -> Series:
     return msgspec.structs.replace(
         series,
         train=put("train"),
-        learners=learners,
         metrics=metrics,
         cosine=put("cosine"),
         rate=put("rate"),
         sent=put("sent"),
         seconds=put("seconds"),
-        elapsed=extended(series.elapsed, round, _last(series.elapsed) + seconds_s),
-        steps=extended(series.steps, round, _last(series.steps) + steps_made(parts)),
+        elapsed=extended(series.elapsed, (round, _last(series.elapsed) + seconds_s)),
+        steps=extended(series.steps, (round, _last(series.steps) + steps_made(parts))),
         tokens=series.tokens + sum(p.tokens for p in parts),
-        took_part=took_part,
     )
 
 
@@ -173,7 +186,7 @@ def mean_loss(participants: Sequence[Participant]) -> float | None:
 
 
 def _put(curve: Curve, round: int, value: float | None) -> Curve:
-    return curve if value is None or not math.isfinite(value) else extended(curve, round, value)
+    return curve if value is None or not math.isfinite(value) else extended(curve, (round, value))
 
 
 def _last(curve: Curve) -> float:

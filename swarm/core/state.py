@@ -246,6 +246,12 @@ class RoundRead(msgspec.Struct, frozen=True):
     record: RoundRecord
 
 
+class RoundsRead(msgspec.Struct, frozen=True):
+    """Many at a time of a long history, which costs less."""
+
+    records: tuple[RoundRecord, ...]
+
+
 class EvalRead(msgspec.Struct, frozen=True):
     record: EvalRecord
 
@@ -298,6 +304,7 @@ class TrustRead(msgspec.Struct, frozen=True):
 Event: TypeAlias = (
     ManifestRead
     | RoundRead
+    | RoundsRead
     | EvalRead
     | LearnerRead
     | ControlRead
@@ -319,16 +326,9 @@ def apply(state: RunState, event: Event) -> RunState:
             fold = state.leases or _watching(manifest)
             return _with(state, manifest=manifest, leases=fold)
         case RoundRead(record):
-            # A list of runs reads the newest record only, whichever it has read before.
-            if state.rounds and record.round != state.open_round and (state.keep != 0 or record.round < state.open_round):
-                return state
-            waiting = tuple(s for s in state.reported if s.round > record.round)
-            federated = state.manifest is not None and isinstance(state.manifest.algorithm, FedAvg)
-            tallies = tallied(state.tallies, record) if federated else {}
-            rounds = kept_rounds((*state.rounds, record), state.keep)
-            hidden = state.manifest is not None and private(state.manifest.algorithm)
-            series = state.series if state.keep == 0 else told(state.series, record, hidden=hidden)
-            return _with(state, rounds=rounds, series=series, reported=waiting, tallies=tallies, claims={}, sample=())
+            return _closed(state, (record,))
+        case RoundsRead(records):
+            return _closed(state, records)
         case EvalRead(record):
             at = bisect.bisect_left(state.evals, record.round, key=lambda e: e.round)
             after = at + (at < len(state.evals) and state.evals[at].round == record.round)
@@ -419,6 +419,31 @@ def _polled(state: RunState, now_s: float, beats: dict[str, tuple[BeatId, Beat]]
     learners = tuple(views[learner] for learner in sorted(views))
     answered = _with(state, polled_at_s=now_s, lost=None, lost_at_s=None, halted=False)
     return _with(answered, leases=fold, watched_s=watched_s, learners=learners)
+
+
+def _closed(state: RunState, records: tuple[RoundRecord, ...]) -> RunState:
+    new: list[RoundRecord] = []
+    open_round = state.open_round
+    for record in records:
+        # A list of runs reads the newest record only, whichever it has read before.
+        if not (state.rounds or new) or record.round == open_round or (state.keep == 0 and record.round > open_round):
+            new.append(record)
+            open_round = record.round + 1
+    if not new:
+        return state
+    spec = state.manifest.algorithm if state.manifest is not None else None
+    tallies = state.tallies
+    for record in new if isinstance(spec, FedAvg) else ():
+        tallies = tallied(tallies, record)
+    return _with(
+        state,
+        rounds=kept_rounds((*state.rounds, *new), state.keep),
+        series=state.series if state.keep == 0 else told(state.series, *new, hidden=spec is not None and private(spec)),
+        reported=tuple(s for s in state.reported if s.round >= open_round),
+        tallies=tallies,
+        claims={},
+        sample=(),
+    )
 
 
 def _learner(state: RunState, learner: str) -> LearnerView:

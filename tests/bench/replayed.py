@@ -69,12 +69,11 @@ class Replay:
         self.made: Any = None
 
     def RunWatch(self, mailbox: str, run: str, *, keep: int) -> Replay:
-        from swarm.core.state import LearnerRead, ManifestRead, RoundRead, RunState, apply
+        from swarm.core.state import LearnerRead, ManifestRead, RoundsRead, RunState, apply
 
         self.made = state = apply(RunState(run=run, keep=keep), ManifestRead(manifest()))
         record = round_record(0, self.learners)
-        for n in range(self.rounds):
-            state = apply(state, RoundRead(msgspec.structs.replace(record, round=n)))
+        state = apply(state, RoundsRead(tuple(msgspec.structs.replace(record, round=n) for n in range(self.rounds))))
         for n in range(self.learners):
             state = apply(state, LearnerRead(learner_record(n)))
         self.state = state
@@ -85,7 +84,7 @@ class Replay:
         from swarm.core.lease import BeatId
         from swarm.core.state import Polled, RoundRead, apply
 
-        while self.at_once and self.painted < self.tick:
+        while self.at_once and self.painted < self.tick:  # noqa: ASYNC110 — painted on another thread
             await asyncio.sleep(0.001)
         self.tick += 1
         if self.tick % 5 == 0:

@@ -234,13 +234,22 @@ def measure_memory() -> dict[str, Any]:
             points.append((one.tick, one.rss_bytes()))
     steady = points[len(points) // 4 :]  # what fills up fills up in the first quarter
     slope = statistics.linear_regression([t for t, _ in steady], [float(b) for _, b in steady]).slope
-    print(f"memory of 30 learners over {TICKS} snapshots: {points[0][1] / 2**20:.1f} MiB at first, {points[-1][1] / 2**20:.1f} at last")
+    print(
+        f"memory of 30 learners over {TICKS} snapshots: {points[0][1] / 2**20:.1f} MiB at first, {points[-1][1] / 2**20:.1f} at last"
+    )
     print(f"  grows by {slope * 1000 / 1024:.0f} KiB in 1,000 snapshots, at most {GROWTH_BYTES >> 10} KiB")
-    return {"first_bytes": points[0][1], "last_bytes": points[-1][1], "slope_bytes": slope * 1000, "holds": slope * 1000 <= GROWTH_BYTES}
+    return {
+        "first_bytes": points[0][1],
+        "last_bytes": points[-1][1],
+        "slope_bytes": slope * 1000,
+        "holds": slope * 1000 <= GROWTH_BYTES,
+    }
 
 
 def measure_feed() -> dict[str, Any]:
-    done = subprocess.run([sys.executable, "-m", "tests.bench.longrun"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.bench.longrun"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
+    )
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     print("\n".join(done.stdout.splitlines()[:-1]))
     return found
@@ -256,6 +265,7 @@ PARTS = {
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and leave no program behind
     found = {name: PARTS[name]() for name in sys.argv[1:] or PARTS}
     print(json.dumps(found))
     if broken := [name for name, part in found.items() if not part["holds"]]:

@@ -8,6 +8,8 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
+import textual._wait
+import textual.screen
 from textual.message import Message
 
 from swarm import api
@@ -50,6 +52,11 @@ from tui.messages import (
     RunShown,
 )
 from tui.transitions import Note
+
+# After every key a Pilot looks twice whether the process rests, for 20 ms each, and a screen paints 60 times a second: half of
+# the time that these tests took. Both are quicker here; the messages under way are waited for as before.
+textual._wait.SLEEP_GRANULARITY, textual._wait.SLEEP_IDLE = 1 / 250, 1 / 1000
+textual.screen.UPDATE_PERIOD = 1 / 500  # type: ignore[misc]
 
 SHARE = "/mnt/share/swarm"
 AT = RunAt(SHARE, "k4m7q2xw")

@@ -46,7 +46,7 @@ def record(round: int, *parts: Participant) -> RoundRecord:
 def test_a_curve_is_bounded_and_ends_with_the_newest_round(rounds: int) -> None:
     curve = Curve()
     for round in range(rounds):
-        curve = extended(curve, round, float(round))
+        curve = extended(curve, (round, float(round)))
     assert len(curve.rounds) <= MOST
     assert curve.rounds[-1] == rounds - 1
     assert curve.values == tuple(map(float, curve.rounds))

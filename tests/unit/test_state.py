@@ -21,6 +21,7 @@ from swarm.core.state import (
     ManifestRead,
     Polled,
     RoundRead,
+    RoundsRead,
     RunState,
     ShareLost,
     SnapshotRead,
@@ -142,6 +143,15 @@ def test_rounds_are_contiguous_and_start_anywhere() -> None:
         assert apply(state, RoundRead(round_record(other))) is state
     state = fold(RoundRead(round_record(8)), RoundRead(round_record(9)), start=state)
     assert [record.round for record in state.rounds] == [7, 8, 9]
+
+
+def test_many_rounds_read_at_once_are_as_many_read_one_by_one() -> None:
+    records = [round_record(n, participant("a"), participant("b", loss=n + 1.0)) for n in (3, 4, 5, 7)]
+    start = fold(KNOWN, SnapshotRead(snapshot(4)), SnapshotRead(snapshot(6)), start=RunState(run="r", keep=2))
+    at_once = apply(start, RoundsRead(tuple(records)))
+    assert at_once == fold(*map(RoundRead, records), start=start)
+    assert [record.round for record in at_once.rounds] == [4, 5]
+    assert apply(at_once, RoundsRead(tuple(records))) is at_once
 
 
 def test_whoever_watches_keeps_the_newest_records() -> None:
