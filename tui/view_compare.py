@@ -28,6 +28,11 @@ class Side:
     behind: bool = False  # more of its history is there to be read
 
     @property
+    def read_on(self) -> bool:
+        """Whether more of its history can be read at once."""
+        return self.behind and self.state is not None and not self.state.lost
+
+    @property
     def goes_on(self) -> bool:
         """Whether there may be more of it later."""
         return self.state is None or self.behind or bool(self.state.lost) or self.state.phase not in ("done", "stopped")

@@ -78,6 +78,16 @@ async def test_c_marks_a_run_on_home_and_c_on_another_one_draws_both(fixed: Simp
         assert words(app, "#banner") == ""
         assert table(app)["sync_every"] == ["100", "50"]
         assert table(app)["rounds so far"] == ["12", "20"]
+        await pilot.press("m", "a", "y", "t")
+        chart = app.screen.query_one(PlotPane).chart
+        assert (chart.title, chart.unit, chart.log) == ("Tokens/s", "step", True)
+        assert [(t.name, t.mark) for t in chart.traces] == [("charlm-brave-otter", "◆"), ("charlm-warm-owl", "◇")]
+        assert "last 100 rounds" in chart.notes
+        assert "plot Loss" in {c.title for c in app.get_system_commands(app.screen)}
+        for key, pane in (("2", "plot"), ("1", "both")):
+            await pilot.press(key)
+            assert app.focused is not None
+            assert app.focused.id == pane
         await pilot.press("escape")
         assert isinstance(app.screen, HomeScreen)
         assert "is marked" not in words(app, "#detail")
@@ -107,25 +117,6 @@ async def test_a_run_that_is_the_only_one_has_nothing_to_be_compared_with(fixed:
         assert asked(app) == []
 
 
-async def test_the_plot_keys_work_on_both(fixed: SimpleNamespace) -> None:
-    app = over(fixed)
-    async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("c", "j", "c")
-        await pilot.pause()
-        answer(app, *sides(fixed))
-        await pilot.pause()
-        await pilot.press("m", "a", "y", "t")
-        chart = app.screen.query_one(PlotPane).chart
-        assert (chart.title, chart.unit, chart.log) == ("Tokens/s", "step", True)
-        assert [(t.name, t.mark) for t in chart.traces] == [("charlm-brave-otter", "◆"), ("charlm-warm-owl", "◇")]
-        assert "last 100 rounds" in chart.notes
-        assert "plot Loss" in {c.title for c in app.get_system_commands(app.screen)}
-        for key, pane in (("2", "plot"), ("1", "both")):
-            await pilot.press(key)
-            assert app.focused is not None
-            assert app.focused.id == pane
-
-
 async def test_it_asks_on_while_one_of_them_runs_and_no_longer(fixed: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     app = over(fixed)
     async with app.run_test(size=SIZE) as pilot:
@@ -143,22 +134,19 @@ async def test_it_asks_on_while_one_of_them_runs_and_no_longer(fixed: SimpleName
         answer(app, one, other)
         await pilot.pause()
         assert len(timers) == 1
+        answer(app, Side(one.at, fixed.lost(one.state), behind=True), other)
+        await pilot.pause()
+        assert len(timers) == 2, "a lost share is given time"
         answer(app, other, other)
         await pilot.pause()
-        assert len(timers) == 1
+        assert len(timers) == 2
         assert len(asked(app)) == before + 1
-
-
-async def test_an_answer_that_came_behind_a_dialog_is_asked_for_again(fixed: SimpleNamespace) -> None:
-    app = over(fixed)
-    async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("c", "j", "c", "question_mark")
+        await pilot.press("question_mark")
         assert isinstance(app.screen, Page)
-        before = len(asked(app))
-        answer(app, *sides(fixed))
+        answer(app, one, other)  # behind a dialog it is lost
         await pilot.press("escape")
         await pilot.pause()
-        assert len(asked(app)) == before + 1
+        assert len(asked(app)) == before + 2
 
 
 async def test_what_cannot_be_read_is_one_line_and_the_other_is_drawn(fixed: SimpleNamespace) -> None:

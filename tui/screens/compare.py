@@ -103,7 +103,7 @@ class CompareScreen(PlotScreen):
             self.shown = message.value  # type: ignore[assignment]
         if self.ready:
             self._paint()
-        if any(side.behind for side in self.sides):
+        if any(side.read_on for side in self.sides):
             self._ask()
         elif self._problem or any(side.goes_on for side in self.sides):
             self._timer = self.set_timer(AGAIN_S, self._ask)
