@@ -6,6 +6,7 @@ The screens ask nothing back: they hand over a command and get a message when it
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -199,7 +200,8 @@ class Feed(Keeping):
     @property
     def _run_s(self) -> float:
         """Between two looks at a run."""
-        return min(self._interval_s, LOOK_S) if self._given_run_s is None else self._given_run_s
+        looks = math.ceil(self._interval_s / LOOK_S)  # between two paintings
+        return self._interval_s / looks if self._given_run_s is None else self._given_run_s
 
     def _due(self, posted_s: float | None) -> bool:
         """Whether what is on screen may be painted anew."""

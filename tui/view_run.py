@@ -120,8 +120,9 @@ def name(state: RunState) -> str:
     return text.plain(state.name, 40)
 
 
-def headline(shown: RunShown, *, width: int, frozen: bool = False) -> Line:
-    """The first line; figures that find no room are left out, the least important first."""
+def headline(shown: RunShown, *, width: int, frozen: bool = False, energy: str = "") -> Line:
+    """The first line; figures that find no room are left out, the least important first. `energy`: what the run has drawn, in
+    words."""
     state = shown.state
     said = word(state)
     mark, tone = glyph(said)
@@ -139,7 +140,7 @@ def headline(shown: RunShown, *, width: int, frozen: bool = False) -> Line:
         room -= len(head)
     else:
         head = ""
-    for figure in _figures(state):
+    for figure in (*_figures(state), *([f"  {energy}"] if energy else ())):
         if len(figure) > room:
             break
         pieces.append((figure, ""))

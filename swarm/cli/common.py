@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import shlex
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypedDict, TypeVar, cast
@@ -86,6 +87,17 @@ def learner_options(command: F, *, but: tuple[str, ...] = ()) -> F:
         if name not in but:
             decorated = job_option(LearnerOptions, name)(decorated)
     return cast(F, decorated)
+
+
+def command_words(command: str) -> list[str]:
+    """Of what `--notify` was given, as a shell would take it apart. Raises UsageError."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise UsageError(f"--notify: {error}") from None
+    if not words:
+        raise UsageError("--notify: no command is given")
+    return words
 
 
 def check_peers(peers: Sequence[str], mailbox: str | None) -> None:

@@ -7,6 +7,7 @@ import click
 from swarm import api
 from swarm.cli.common import (
     LearnerChoice,
+    command_words,
     json_option,
     learner_options,
     mailbox_option,
@@ -27,6 +28,11 @@ from swarm.core.sentences import amount, plain
 @check_option
 @mount_option
 @waiting_options
+@click.option(
+    "--notify",
+    metavar="COMMAND",
+    help="Run this when the run ends, or loses this machine, with the news as one more argument; else the settings' `notify`.",
+)
 @workers_option
 @learner_options
 @mailbox_option
@@ -39,6 +45,7 @@ def join(
     mounting: bool | None,
     wait: bool,
     rules: RulesChoice,
+    notify: str | None,
     workers: int,
     learner: LearnerChoice,
     mailbox: str | None,
@@ -52,6 +59,9 @@ def join(
     """
     from swarm.cli import joining, narrate
 
+    command = None if notify is None else command_words(notify)
+    if command and (wait or detach or check):
+        raise UsageError("--notify goes with training in the foreground; `swarm tui` tells of runs that others train, too")
     if wait:
         check_waiting(detach=detach, workers=workers, check=check, mounts=bool(mounting))
         if peers:
@@ -70,4 +80,4 @@ def join(
     orders = api.learn_orders(location, manifest.run, workers, run_name=manifest.name, **learner)
     if detach:
         return narrate.detach(orders, name=manifest.name, as_json=as_json)
-    return narrate.follow(orders, as_json=as_json)
+    return narrate.follow(orders, as_json=as_json, notify=command)

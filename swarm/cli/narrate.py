@@ -32,7 +32,9 @@ from swarm.core.events import (
 )
 from swarm.core.jobs import Learn
 from swarm.core.sentences import number, plain, sentence, transferred
+from swarm.host import settings
 from swarm.host.children import ending
+from swarm.host.notify import notify as run_notify
 
 LOOK_S = 0.1
 JOINING_S = 60.0  # a lease may have to run out before a learner id is free
@@ -71,8 +73,9 @@ def _columns() -> int:
         return 80
 
 
-def follow(orders: Sequence[Learn], *, as_json: bool = False) -> int:
+def follow(orders: Sequence[Learn], *, as_json: bool = False, notify: Sequence[str] | None = None) -> int:
     """Run workers in the foreground until all have ended; the exit code. Ctrl-C lets them leave cleanly, a second ends them.
+    `notify`: a command that is then told how it ended, unless Ctrl-C did that; None: that of the settings.
 
     The first makes the run if there is one to make, and the others start when it is there. One that fails ends no other.
     """
@@ -95,6 +98,10 @@ def follow(orders: Sequence[Learn], *, as_json: bool = False) -> int:
                     say("")  # the terminal has written ^C
                 say("leaving: a snapshot already begun is finished (Ctrl-C again: at once)")
         team.progress.clear()
+        if not asked():
+            command = settings.load()[0].notify if notify is None else notify
+            if problem := run_notify(command, team.news(first.run_name)):
+                say(f"could not notify: {problem}")
         return INTERRUPTED if asked() else team.code
 
 
@@ -122,6 +129,16 @@ class _Team:
         """Of the first that failed. One that was not ready before the others had ended the run has not."""
         ended = any(member.last is not None and member.last.reason in ("done", "stopped") for member in self._members)
         return next((code for code, late in self._codes if not (late and ended)), 0)
+
+    def news(self, run: str) -> str:
+        """How it ended, for a person who is elsewhere."""
+        name = plain(run, 64)
+        failed = next((member.failed for member in self._members if member.failed is not None), None)
+        if self.code:
+            why = plain(failed.message, 150) if failed is not None else "its worker ended"
+            return f"run {name} has lost this machine: {why}"
+        reasons = [member.last.reason for member in self._members if member.last is not None]
+        return f"run {name} {'was stopped' if 'stopped' in reasons else 'is done' if 'done' in reasons else 'was left'}"
 
     @property
     def running(self) -> bool:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from importlib.util import find_spec
 from typing import NoReturn
 
 import click
 
-from swarm.cli.common import check_peers
+from swarm.cli.common import check_peers, command_words
 from swarm.core.errors import UsageError
 from swarm.host.children import python
 
@@ -53,7 +52,7 @@ def tui(
     arguments += [f"--peer={peer}" for peer in peers]
     arguments += [f"--interface={name}" for name in interfaces]
     if notify:
-        words(notify)
+        command_words(notify)
         arguments.append(f"--notify={notify}")
     if plain:
         arguments.append("--ascii")
@@ -80,11 +79,3 @@ def _serve(screen: list[str], *, port: int | None, bind: str | None) -> NoReturn
 def _become(command: list[str]) -> NoReturn:
     sys.stdout.flush()
     os.execv(command[0], command)
-
-
-def words(command: str) -> list[str]:
-    """A command line's words, as a shell would take them apart. Raises UsageError."""
-    try:
-        return shlex.split(command)
-    except ValueError as error:
-        raise UsageError(f"--notify: {error}") from None

@@ -5,8 +5,10 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from swarm.api import RunState
+from swarm.api import RunState, Settings
 from tui import view_energy
+from tui.app import SwarmApp
+from tui.widgets.toned import Words
 
 
 def powered(state: RunState, **drawn_wh: float) -> RunState:
@@ -49,3 +51,16 @@ def test_energy_is_short(wh: float, words: str) -> None:
 def test_cost_keeps_digits_that_say_something(wh: float, price: float, words: str) -> None:
     assert view_energy.cost(wh, price) == words
     assert view_energy.cost(wh, price, "\x1b[31m€") == f"{words} €"
+
+
+async def test_the_run_screen_tells_it_where_there_is_room(fixed: SimpleNamespace) -> None:
+    state = powered(fixed.run_state(), studio=10.0, mbp=2.5, air=1.0, **{"linux-3090": 986.5})
+    base = fixed.app_over(fixed.home_shown(fixed.home(state)), fixed.run_shown(state))
+    app = SwarmApp(base.feed, settings=Settings(price_per_kwh=0.4, currency="€"))
+    async with app.run_test(size=(160, 36)) as pilot:
+        await pilot.press("w")
+        await pilot.pause()
+        assert "1.00 kWh, 0.400 €" in str(app.screen.query_one("#head", Words).render())
+        await pilot.resize_terminal(80, 24)
+        await pilot.pause()
+        assert "kWh" not in str(app.screen.query_one("#head", Words).render())

@@ -439,7 +439,9 @@ def test_what_is_shown_is_painted_as_rarely_as_the_settings_say(fixed: SimpleNam
     api.settings = Settings(interval_s=10.0)
     feed = Feed(api, home_s=0.001)  # type: ignore[arg-type]
     assert feed._run_s == 1.0
-    feed._settings = api.settings
-    assert feed._run_s == 2.0  # with longer gaps between looks nobody could be told to be silent
+    for interval_s, look_s in ((0.5, 0.5), (3.0, 1.5), (10.0, 2.0)):
+        feed._settings = Settings(interval_s=interval_s)
+        assert feed._run_s == look_s
+    # With longer gaps between looks nobody could be told to be silent.
     feed._clock = lambda: 100.0
     assert [feed._due(at_s) for at_s in (None, 89.0, 95.0, 99.0)] == [True, True, False, False]

@@ -86,7 +86,7 @@ async def test_screen_footer_palette_and_help_have_the_changed_keys(fixed: Simpl
         await pilot.press("w")
         run = app.screen
         assert isinstance(run, RunScreen)
-        wanted = msgspec.structs.replace(app.settings, keymap={"freeze": ("Q", "f5"), "help": "h", "what": "x"})
+        wanted = msgspec.structs.replace(app.settings, keymap={"freeze": ("Q", "f5"), "help": "ctrl+g", "what": "x"})
         app.post_message(SettingsRead(wanted, ()))
         await pilot.pause()
         await pilot.press("space")
@@ -100,7 +100,7 @@ async def test_screen_footer_palette_and_help_have_the_changed_keys(fixed: Simpl
         await pilot.press("slash", "Q", "x")  # a letter that somebody types is a letter
         assert isinstance(app.screen, FilterBar)
         assert not run.frozen
-        await pilot.press("escape", "h")
+        await pilot.press("escape", "ctrl+g")
         assert isinstance(app.screen, Page)
         assert "Q, f5" in app.screen.text
         await pilot.press("escape")

@@ -101,6 +101,23 @@ async def test_a_setting_is_typed_and_saved(fixed: SimpleNamespace) -> None:
         assert not isinstance(app.screen, SettingsScreen)
 
 
+async def test_no_browser_says_what_this_machine_runs(fixed: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SwarmApp, "is_web", True)
+    app = settings_app(fixed, notify=("notify-send",))
+    async with app.run_test(size=(120, 36)) as pilot:
+        await pilot.press("comma")
+        screen = app.screen
+        screen.query_one(Table).go("notify")
+        await pilot.press("enter", "backspace")
+        screen.post_message(Table.Opened(screen.query_one(Table), "notify"))
+        await pilot.pause()
+        assert app.screen is screen
+        assert [each for each in app.feed.asked if each[0] == "save"] == []
+        screen.query_one(Table).go("hours")
+        await pilot.press("enter")
+        assert isinstance(app.screen, Edit)
+
+
 async def test_a_file_that_cannot_be_written_is_one_line(fixed: SimpleNamespace) -> None:
     app = settings_app(fixed)
     async with app.run_test(size=(120, 36)) as pilot:

@@ -220,3 +220,26 @@ def test_there_is_none_on_a_dumb_terminal_or_in_a_file(xterm: pytest.MonkeyPatch
     assert file.getvalue() == "round 2 closed (3 of 9) with a, b  train loss 0.5000\n"
     xterm.setenv("TERM", "dumb")
     assert not painted(STEPPED)
+
+
+ENDED = {reason: Ended(reason=reason, rounds=3) for reason in ("done", "stopped", "left")}
+NO_DATA = Failed(error="DataMissing", message="no data\x1b", exit_code=1)
+
+
+@pytest.mark.parametrize(
+    ("last", "failed", "code", "words"),
+    [
+        ("done", None, 0, "run otter is done"),
+        ("stopped", None, 0, "run otter was stopped"),
+        ("left", None, 0, "run otter was left"),
+        (None, NO_DATA, 1, "run otter has lost this machine: no data·"),
+        (None, None, 1, "run otter has lost this machine: its worker ended"),
+    ],
+)
+def test_whoever_is_told_of_the_end_reads_how_it_came(last: str | None, failed: Failed | None, code: int, words: str) -> None:
+    team = narrate._Team(named=False, as_json=False)
+    member = narrate._Member(None, "studio")  # type: ignore[arg-type]
+    member.last, member.failed = ENDED.get(last or ""), failed
+    team._members.append(member)
+    team._codes += [(code, False)] if code else []
+    assert team.news("otter") == words

@@ -12,7 +12,7 @@ from textual.containers import Horizontal
 from textual.reactive import reactive
 
 from swarm.api import RunState
-from tui import questions, view_clients, view_curves, view_ranks, view_run, view_samples
+from tui import questions, view_clients, view_curves, view_energy, view_ranks, view_run, view_samples
 from tui.asked import Question
 from tui.background import in_thread
 from tui.commands import Place, bindings
@@ -151,7 +151,8 @@ class RunScreen(PlotScreen):
 
     def _headline(self) -> None:
         shown = self.shown or RunShown(at=self.at, state=RunState(run=self._name_first), now_s=0.0)
-        line = view_run.headline(shown, width=self.size.width, frozen=self.frozen)
+        energy = view_energy.summary(shown.state, self.app.settings.price_per_kwh, self.app.settings.currency)
+        line = view_run.headline(shown, width=self.size.width, frozen=self.frozen, energy=energy)
         self.query_one("#head", Words).show(line)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

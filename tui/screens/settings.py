@@ -117,15 +117,25 @@ class SettingsScreen(ListScreen):
         match action:
             case "sort" | "settings":
                 return False
+            case "change":
+                return setting is not None and not self._only_here(setting)
             case "default":
-                return setting is not None and getattr(self.app.settings, setting.name) != setting.default
+                return (
+                    setting is not None
+                    and not self._only_here(setting)
+                    and getattr(self.app.settings, setting.name) != setting.default
+                )
             case _:
                 return True
+
+    def _only_here(self, setting: Described) -> bool:
+        """Whoever looks through a browser must not say what this machine runs."""
+        return setting.name == "notify" and self.app.is_web
 
     @on(Table.Opened)
     def action_change(self) -> None:
         setting = self._setting
-        if setting is None:
+        if setting is None or self._only_here(setting):
             return
         value = getattr(self.app.settings, setting.name)
         if setting.type is bool:
