@@ -24,7 +24,7 @@ import psutil
 from swarm import __version__
 from swarm.advertising import advertised
 from swarm.core.errors import INTERRUPTED, SwarmError, UsageError
-from swarm.core.events import Building, Created, Failed, Trouble, WorkerEvent
+from swarm.core.events import Building, Created, Failed, Trouble, WorkerEvent, level
 from swarm.core.finetune import FineTune
 from swarm.core.fragments import fitted
 from swarm.core.jobs import CreateRun, Export, Generate, Learn, Order
@@ -62,7 +62,8 @@ class EventFile:
         with self._lock:
             self._append("events.jsonl", msgspec.json.encode(event))
             if words is not None:
-                self._append("log.txt", f"{time.strftime('%H:%M:%S')} {words}".encode())
+                mark = "" if (severity := level(event)) == "INFO" else f"{severity} "
+                self._append("log.txt", f"{time.strftime('%H:%M:%S')} {mark}{words}".encode())
         for each in tuple(self.also):
             try:
                 each(event)

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from swarm.api import Home, Job, RunState, Sightings, Way
 from swarm.api import doctor as doctors
-from tui import text, view_rounds
+from tui import text, view_log, view_refused, view_rounds
 from tui.alarms import Watched, alarms
 from tui.asked import Question
 from tui.background import in_thread
@@ -314,13 +314,14 @@ class Feed(Keeping):
                         seen = state
                         since_s = shown.quorum_since_s if state.open_round == shown.state.open_round else None
                         since_s = (since_s if since_s is not None else now_s) if view_rounds.has_quorum(state) else None
-                        shown = replace(shown, state=state, quorum_since_s=since_s)
+                        kept_out = view_refused.refused(state, self._sightings, self._mailbox_id(at.mailbox))
+                        shown = replace(shown, state=state, quorum_since_s=since_s, refused=kept_out)
                 was, shown = shown.job, replace(shown, jobs=await self._jobs(at))
                 if (job := shown.job) is not None:
                     if was is None or was.id != job.id:
                         tail = ()
                     lines = await self._tried(in_thread(self._api.log_tail, job.id)) or ()
-                    log.extend(LogLine(text.plain(line, _LINE)) for line in fresh_lines(tail, lines))
+                    log.extend(LogLine(text.plain(line, _LINE), view_log.tone(line)) for line in fresh_lines(tail, lines))
                     tail = lines
                 shown = replace(shown, now_s=now_s, sightings=self._sightings, notes=tuple(notes), log=tuple(log))
                 if self._due(posted_s):
@@ -353,6 +354,10 @@ class Feed(Keeping):
                 shown = JoinShown(at=at, joining=joining, now_s=self._clock(), job=job, mounting=self._mounting)
                 self._post(JoinPolled(shown))
             await asyncio.sleep(max(0.1, min(1.0, self._run_s) - (self._clock() - began_s)))
+
+    def _mailbox_id(self, location: str) -> str:
+        views = self._home.mailboxes if self._home is not None else ()
+        return next((view.id for view in views if view.location == location), "")
 
     @property
     def _heard(self) -> bool | None:

@@ -62,6 +62,7 @@ class RunShown:
     round_since_s: float | None = None  # monotonic, when the open round was seen to begin; None: before we looked
     quorum_since_s: float | None = None  # monotonic, when its quorum was seen; None: not yet
     poll_s: float | None = None  # what the last look at the share took; None: none has ended yet
+    refused: tuple[tuple[str, str], ...] = ()  # machines that would train it and cannot, and why, harmless already
     heard: bool | None = None  # whether the network tells of other machines; None: nobody has listened
     sightings: Sightings = field(default_factory=Sightings)
     notes: tuple[Note, ...] = ()

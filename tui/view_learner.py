@@ -22,7 +22,7 @@ from tui.messages import RunShown
 from tui.states import STATES, learner_state
 from tui.view_round import grid, weight_text
 from tui.view_rounds import cosine_text
-from tui.view_run import asked_by, round_steps, work_rate
+from tui.view_run import asked_by, name, round_steps, work_rate
 from tui.view_work import goodput_text, memory_text
 from tui.widgets.table import Cell, Column
 from tui.widgets.toned import Line, Piece
@@ -64,11 +64,16 @@ def heading(shown: RunShown, learner: str) -> Line:
     view = learner_of(state, learner)
     rank = _rank(state, learner)
     said = learner_state(state, view) if view is not None else "silent"
-    if rank is not None and rank.refused and (view is None or view.live):
+    if (rank is not None and rank.refused and (view is None or view.live)) or (view is None and learner in dict(shown.refused)):
         said = "refused"
     mark, tone = STATES.get(said, ("?", ""))
     here = "  on this machine" if job_of(shown, learner) in shown.running else ""
-    return (("swarm ▸ ", "dim"), (f"{text.plain(learner, 64)}", "strong"), (f"  {mark} {said}", tone), (here, "dim"))
+    return (
+        (f"swarm ▸ {name(state)} ▸ ", "dim"),
+        (f"{text.plain(learner, 64)}", "strong"),
+        (f"  {mark} {said}", tone),
+        (here, "dim"),
+    )
 
 
 def learner_lines(
@@ -77,6 +82,9 @@ def learner_lines(
     """`price_per_kwh`: of electricity, in `currency`; None: not known."""
     state = shown.state
     view, rank = learner_of(state, learner), _rank(state, learner)
+    if view is None and rank is None and (reason := dict(shown.refused).get(learner)):
+        yield ((f"✗ it would train this run, and cannot: {reason}", "bad"),)
+        return
     if view is None and rank is None:
         yield ((f"{text.plain(learner, 64)} is not in this run", "dim"),)
         return

@@ -26,6 +26,10 @@ def level(line: str) -> int:
     return {None: 0, "WARN": 1, "ERROR": 2}[told[1]]
 
 
+def tone(line: str) -> str:
+    return _TONES[level(line)]
+
+
 def lines(told: Iterable[str], *, least: int = 0, filter: str = "") -> tuple[Line, ...]:
     """Those of at least this level that contain `filter`, harmless."""
     needle = filter.casefold()

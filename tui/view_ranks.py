@@ -39,6 +39,7 @@ RANK_COLUMNS = (
 )
 SHOWN = 50  # generations, checks and links
 APART = 3  # machines without a rank that have a line above the table
+_PARTS = 5  # the column that says why a machine has no rank
 _BAR = 10  # cells
 _EVALS = 5  # evaluations of one generation that are shown
 _ENDINGS = {
@@ -75,6 +76,7 @@ def _row(state: RunState, rank: RankView, *, mine: bool) -> Row:
     return Row(
         key=rank.learner,
         quiet=away,
+        spill=_PARTS if rank.refused else None,
         cells=(
             Cell(text.plain(rank.learner, 64) + ("*" if mine else ""), "strong" if mine else ""),
             Cell(f"{mark} {said}", tone),

@@ -316,7 +316,16 @@ def learner_rows(shown: RunShown) -> tuple[Row, ...]:
         v.learner: order.get("syncer" if v.live and v.role == "syncer" else learner_state(state, v), 0) for v in state.learners
     }
     views = sorted(state.learners, key=lambda v: (place[v.learner], v.learner))
-    return tuple(_learner_row(state, view, mine=view.learner in mine) for view in views)
+    known = {view.learner for view in views}
+    kept_out = tuple(_refused_row(name, reason) for name, reason in shown.refused if name not in known)
+    return (*(_learner_row(state, view, mine=view.learner in mine) for view in views), *kept_out)
+
+
+def _refused_row(name: str, reason: str) -> Row:
+    """Of a machine that would train this run and cannot. What does not fit a column stands in those after it."""
+    mark, tone = STATES["refused"]
+    cells = [Cell(name), Cell(f"{mark} refused", tone), Cell(reason, "warn")]
+    return Row(key=name, cells=(*cells, *(Cell(text.NONE) for _ in LEARNER_COLUMNS[3:])), spill=2)
 
 
 def _learner_row(state: RunState, view: LearnerView, *, mine: bool) -> Row:

@@ -304,6 +304,26 @@ ORDINARY = ("", "every client has reported", "every live learner has reported")
 """Reasons for which a round closes that need no word."""
 
 
+Level: TypeAlias = Literal["INFO", "WARN", "ERROR"]
+
+
+def level(event: WorkerEvent) -> Level:
+    """How much the event matters to somebody who reads a log: a warning is what may need a person."""
+    match event:
+        case Failed():
+            return "ERROR"
+        case Trouble() | ShareLost():
+            return "WARN"
+        case RoundClosed() if event.rejected or not event.participants or event.reason not in ORDINARY:
+            return "WARN"
+        case GenerationOver() if event.ending != "regroup":
+            return "WARN"
+        case Training() if event.claim:  # whoever had begun with it is gone
+            return "WARN"
+        case _:
+            return "INFO"
+
+
 def round_closed(record: RoundRecord, algorithm: Algorithm, *, rounds: int | None) -> RoundClosed:
     """The event for a record that was committed. `rounds`: how many the run has."""
     federated = isinstance(algorithm, FedAvg)

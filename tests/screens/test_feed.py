@@ -18,8 +18,10 @@ from swarm.core.mounting import Way
 from swarm.core.sightings import Sightings
 from tui.app import SwarmApp
 from tui.feed import ROUNDS_KEPT, Feed, fresh_lines
-from tui.messages import Alarmed, CommandEnded, HomePolled, JoinPolled, RunPolled, SettingsRead
+from tui.messages import Alarmed, Answered, CommandEnded, HomePolled, JoinPolled, RunPolled, SettingsRead
 from tui.screens.dialogs import Page
+from tui.screens.log import LogOf
+from tui.screens.round import RoundOf
 
 M = TypeVar("M", bound=Message)
 
@@ -125,6 +127,17 @@ class FakeApi:
         self._do("leave", job)
         return True
 
+    async def extend_run(self, mailbox: str, run: str, rounds: int | None) -> None:
+        self._do("extend", mailbox, run, rounds)
+
+    def export_run(self, mailbox: str, run: str, file: str) -> str:
+        self._do("export", mailbox, run, file)
+        return "wrote it"
+
+    async def read_round(self, mailbox: str, run: str, round: int) -> object:
+        self._do("read", mailbox, run, round)
+        return f"round {round}"
+
     async def stop_run(self, mailbox: str, run: str) -> None:
         self._do("stop", mailbox, run)
 
@@ -206,6 +219,38 @@ def test_the_run_on_screen_is_followed_with_its_job_and_log(fixed: SimpleNamespa
         assert [line.text for line in later.log] == ["joined red", "r0 closed"]  # the worker tells its rounds itself
 
 
+def test_what_a_look_took_who_is_heard_and_since_when_a_quorum_has_reported(fixed: SimpleNamespace) -> None:
+    early = msgspec.structs.replace(fixed.run_state(), reported=())
+    late = fixed.run_state()  # two of four, and two may close it
+    api = FakeApi([fixed.home()], [early, early, late, late, late])
+    api.sightings = fixed.sightings()
+    with running(api) as run:
+        run.until(HomePolled, lambda m: bool(m.shown.sightings.peers))
+        run.feed.show(fixed.AT)
+        first = run.next(RunPolled).shown
+        assert first.poll_s is not None
+        assert 0 <= first.poll_s < 60
+        assert first.heard
+        assert first.quorum_since_s is None
+        reached = run.until(RunPolled, lambda m: m.shown.state is late).shown
+        assert reached.quorum_since_s is not None
+        later = run.next(RunPolled).shown
+        assert later.quorum_since_s == reached.quorum_since_s
+
+
+def test_a_round_is_read_for_whoever_asks(fixed: SimpleNamespace) -> None:
+    api = FakeApi([fixed.home()], [None])
+    with running(api) as run:
+        run.feed.ask(RoundOf(fixed.AT, 7))
+        assert run.next(Answered).value == "round 7"
+        api.problem = RuntimeError("it has not closed")
+        run.feed.ask(RoundOf(fixed.AT, 8))
+        refused = run.next(Answered)
+        assert (refused.question, refused.value, refused.problem) == (RoundOf(fixed.AT, 8), None, "it has not closed")
+        run.feed.ask(LogOf("a-job", 10))
+        assert run.next(Answered).value == ("joined \x1b[31mred\x1b[0m", "r0 closed")
+
+
 def test_a_long_history_is_read_on_until_a_snapshot_is_due(fixed: SimpleNamespace) -> None:
     """A screen that waited a second after every part of it would read for minutes."""
     states = [fixed.run_state(closed=n) for n in (3, 6, 9)]
@@ -268,6 +313,8 @@ def test_commands_end_with_a_message(fixed: SimpleNamespace, problem: str) -> No
             (lambda: run.feed.join(fixed.AT), ("join", *fixed.AT)),
             (lambda: run.feed.leave("a-job"), ("leave", "a-job")),
             (lambda: run.feed.stop(fixed.AT), ("stop", *fixed.AT)),
+            (lambda: run.feed.extend(fixed.AT, 80), ("extend", *fixed.AT, 80)),
+            (lambda: run.feed.export(fixed.AT, "x.csv"), ("export", *fixed.AT, "x.csv")),
         ):
             ask()
             ended = run.next(CommandEnded)

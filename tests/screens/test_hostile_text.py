@@ -14,6 +14,11 @@ from swarm.core.adverts import checked_peer, checked_run
 from swarm.core.joining import Fault
 from tests.fuzz.poison import PRINTABLE, WORST, poisoned, unseemly
 from tests.screens import surroundings
+from tui import text
+from tui.messages import Answered
+from tui.screens.log import KEPT, LogOf
+from tui.screens.round import RoundScreen
+from tui.screens.samples import SamplesScreen
 
 LARGE, SMALL = (120, 36), (60, 20)
 
@@ -82,6 +87,29 @@ async def test_a_run_is_shown_plain(hostile: SimpleNamespace, name: str, size: t
         for key in ("d", "l", "escape", "f12", "escape", "S"):
             await pilot.press(key)
             check(app, size[0])
+
+
+@pytest.mark.parametrize(("name", "size"), [("running", LARGE), ("fedavg", LARGE), ("job", SMALL), ("running", SMALL)], ids=str)
+async def test_what_lies_behind_a_run_is_plain(hostile: SimpleNamespace, name: str, size: tuple[int, int]) -> None:
+    state = states(hostile)[name]()
+    job = next(jobs(hostile, state))
+    notes = (hostile.Note(WORST, n=1, at="12:00:00"),)
+    shown = hostile.run_shown(state, job=job, notes=notes, refused=(("air2", text.plain(WORST)),))
+    app = hostile.app_over(hostile.home_shown(hostile.home(state, jobs=(job,))), shown)
+    async with app.run_test(size=size) as pilot:
+        await pilot.press("enter")
+        for keys in (("enter",), ("G",), ("right",), ("escape", "G", "enter"), ("escape", "l")):
+            await pilot.press(*keys)
+            app.feed.tell(Answered(LogOf(job.id, KEPT), (WORST, f"12:00:00 WARN {WORST}"), text.plain(WORST)))
+            await pilot.pause()
+            check(app, size[0])
+        await pilot.press("escape")
+        app.push_screen(RoundScreen(shown.at, None))
+        await pilot.pause()
+        check(app, size[0])
+        app.push_screen(SamplesScreen(shown.at))
+        await pilot.pause()
+        check(app, size[0])
 
 
 @pytest.mark.parametrize("size", [LARGE, SMALL], ids=str)

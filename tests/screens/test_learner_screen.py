@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tui import view_learner, view_run
+from swarm.core.trust import Trust
+from tui import view_learner, view_ranks, view_refused, view_run
 from tui.messages import Answered
 from tui.screens.dialogs import Choice
 from tui.screens.learner import LearnerScreen
@@ -188,3 +189,44 @@ def test_the_first_line_tells_eta_share_and_network(fixed: SimpleNamespace) -> N
     assert off.rstrip().endswith("mDNS ✗")
     endless = "".join(words for words, _ in view_run.headline(fixed.run_shown(fixed.run_state(rounds=None)), width=160))
     assert "ETA" not in endless
+
+
+def test_a_machine_that_would_train_and_cannot_stays_in_the_table(fixed: SimpleNamespace) -> None:
+    old = fixed.seen_peer("mbp")
+    advert = msgspec.structs.replace(old.advert, name="air", state="idle", format=0, mailboxes=(fixed.MAILBOX,))
+    state = fixed.run_state(learners=("studio", "mbp"))
+    seen = fixed.Sightings(peers=(msgspec.structs.replace(old, advert=advert),))
+    why = view_refused.refused(state, seen, fixed.MAILBOX)
+    assert why == (("air", "format 0 ≠ 1: upgrade swarm on air"),)
+    shown = fixed.run_shown(state, refused=why)
+    row = view_run.learner_rows(shown)[-1]
+    assert [cell.text for cell in row.cells[:3]] == ["air", "✗ refused", why[0][1]]
+    assert told(fixed, shown, "air") == [f"✗ it would train this run, and cannot: {why[0][1]}"]
+    assert "✗ refused" in said([view_learner.heading(shown, "air")])[0]
+
+
+@pytest.mark.parametrize(
+    ("peer", "advert", "words"),
+    [
+        ({}, {}, None),
+        ({}, {"format": 2}, "format 2 ≠ 1: this run is older than swarm on air"),
+        ({}, {"format": 2, "state": "watching"}, None),
+        ({}, {"format": 2, "mailboxes": ()}, None),
+        ({"itself": True}, {"format": 2}, None),
+        ({"ours": False}, {}, "another passphrase, or none: swarm key import on air"),
+    ],
+)
+def test_who_is_kept_out(fixed: SimpleNamespace, peer: Any, advert: Any, words: str | None) -> None:
+    seen = fixed.seen_peer("mbp")
+    told = msgspec.structs.replace(seen.advert, **{"name": "air", "state": "idle", "mailboxes": (fixed.MAILBOX,), **advert})
+    state = msgspec.structs.replace(fixed.run_state(learners=("studio",)), trust=Trust(signed=True, fingerprint="1a2b3c4d"))
+    found = view_refused.refused(
+        state, fixed.Sightings(peers=(msgspec.structs.replace(seen, advert=told, **peer),)), fixed.MAILBOX
+    )
+    assert [reason for _, reason in found] == ([words] if words else [])
+
+
+def test_a_reason_takes_the_room_of_the_columns_after_it(fixed: SimpleNamespace) -> None:
+    rows = {row.key: row for row in view_ranks.rank_rows(fixed.run_shown(fixed.job_state()))}
+    assert rows["air"].spill == [c.title for c in view_ranks.RANK_COLUMNS].index("█ compute ▓ comm ░ wait")
+    assert rows["studio"].spill is None

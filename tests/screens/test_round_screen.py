@@ -15,7 +15,7 @@ from tui.screens.dialogs import Ask
 from tui.screens.round import RoundOf, RoundScreen
 from tui.screens.run import RunScreen
 from tui.widgets.rounds import RoundsPane
-from tui.widgets.toned import Lines, Words
+from tui.widgets.toned import Lines, Words, folded
 
 SIZE = (120, 36)
 
@@ -282,3 +282,13 @@ def test_rounds_in_flight_by_fragment(fixed: SimpleNamespace) -> None:
     state = apply(state, SnapshotRead(msgspec.structs.replace(fixed.snapshot(13, "mbp"), fragment=1)))
     line = "".join(piece for piece, _ in view_rounds.in_flight_line(state))
     assert line == "in flight, of 4 fragments  r12 f0 2/4  r13 f1 1/4"
+
+
+def test_a_long_line_is_folded_between_words() -> None:
+    line = (("waited   ", "dim"), ("6.2 s from the first snapshot on,", ""), (" 2.5 s of it", "dim"))
+    lines = folded(line, 30)
+    assert said(lines) == ["waited   6.2 s from the first", "         snapshot on, 2.5 s of", "         it"]
+    assert [words for words, tone in lines[1] if tone == "dim"] == [" 2.5", " s", " of"]
+    assert folded(line, 80) == (line,)
+    assert said(folded((("x" * 25, ""),), 20)) == ["x" * 20, " " * 9 + "x" * 5]
+    assert folded(line, 9) == (line,), "nothing would be left beside the indent"

@@ -36,6 +36,7 @@ class Row:
     key: str
     cells: tuple[Cell, ...]  # one for each column
     quiet: bool = False  # drawn dim
+    spill: int | None = None  # the column whose text takes the room of all those after it
 
 
 class Table(Toned):
@@ -155,8 +156,12 @@ class Table(Toned):
         pieces: list[Piece] = [("▸ " if here else "  ", "accent")]
         for n, (c, width) in enumerate(self._layout):
             cell = row.cells[c]
-            words = text.fit(cell.text, width, right=self._columns[c].right)
+            spills = c == row.spill
+            room = sum(w + 2 for _, w in self._layout[n:]) - 2 if spills else width
+            words = text.fit(cell.text, room, right=self._columns[c].right and not spills)
             pieces += [("  " if n else "", ""), (words, "dim" if row.quiet else cell.tone)]
+            if spills:
+                break
         style = self.get_component_rich_style("table--cursor", partial=True) if here and self.has_focus else None
         return self.strip(tuple(pieces), self._inner_width, style)
 

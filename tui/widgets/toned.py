@@ -148,6 +148,8 @@ class Lines(Toned):
         self.virtual_size = Size(self.scrollable_content_region.width, len(self._lines))
         if self.following:
             self.scroll_end(animate=False, force=True, immediate=True)
+            if self.scroll_y:  # a scrollbar that is about to be shown was not told
+                self.vertical_scrollbar.position = self.scroll_y
         self._settling = False
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
