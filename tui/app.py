@@ -200,8 +200,11 @@ class SwarmApp(Preferring):
 
     @on(Answered)
     def _answered(self, message: Answered) -> None:
-        if isinstance(self.screen, LiveScreen):
-            self.screen.answered(message)
+        # A form under a dialog waits for its answers all the same, and paints them when it is in front again.
+        form = next((s for s in self.screen_stack if isinstance(s, NewScreen)), None)
+        screen = self.screen if isinstance(self.screen, LiveScreen) else form
+        if screen is not None:
+            screen.answered(message)
 
     @on(CommandEnded)
     def _command_ended(self, message: CommandEnded) -> None:

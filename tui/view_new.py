@@ -133,7 +133,7 @@ def _row(each: Field, draft: Draft, problems: dict[str, str]) -> FormRow:
         names = tuple(task.name for task in draft.opening.tasks) if draft.opening is not None else ()
         chosen = value or plans.TASKS[draft.method]
         return FormRow(each.key, "choice", "task", chosen, choices=names, problem=problem)
-    hint = plans.default_words(option)
+    hint = plans.hint_words(option)
     if each.key == plans.MAILBOX:
         hint = draft.mailbox
     choices: tuple[str, ...] = ()
@@ -141,7 +141,7 @@ def _row(each: Field, draft: Draft, problems: dict[str, str]) -> FormRow:
         choices = ("", "true", "false") if option.optional else ("", "false" if option.default is True else "true")
     elif option.choices:
         choices = ("", *(each for each in option.choices if each != option.default))
-    hint = hint or ("needed" if each.needed else "as by default" if choices else "–")
+    hint = hint or ("needed" if each.needed else "–")
     return FormRow(each.key, "choice" if choices else "text", each.label, value, hint, choices, problem)
 
 

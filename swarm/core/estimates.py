@@ -82,10 +82,10 @@ def estimate(
     algorithm = fitted(algorithm, shape.tensors)
     by_name = {tensor.name: tensor for tensor in shape.tensors}
     parts = [[by_name[name] for name in names] for names in _plan(algorithm, shape.tensors)]
-    largest = max(parts, key=lambda part: _bytes(part))
-    sent, theta, update, outer = (_largest(algorithm, largest, what) for what in ("delta", "theta", "update", "outer"))
-    whole = sum(_largest(algorithm, part, "theta") for part in parts)
-    held = sum(_largest(algorithm, part, what) for part in parts for what in ("theta", "update", "outer"))
+    largest = max(parts, key=lambda part: sum(tensor.size_bytes for tensor in part))
+    sent, theta, update, outer = (_payload(algorithm, largest, what) for what in ("delta", "theta", "update", "outer"))
+    whole = sum(_payload(algorithm, part, "theta") for part in parts)
+    held = sum(_payload(algorithm, part, what) for part in parts for what in ("theta", "update", "outer"))
     match algorithm:
         case DiLoCo():
             units, in_flight = learners, algorithm.in_flight
@@ -103,9 +103,11 @@ def estimate(
         turns = math.ceil(units / max(1, learners)) if isinstance(algorithm, FedAvg) else 1
         up_s, down_s = turns * sent / link.write_bytes_per_s, down / link.read_bytes_per_s
         close_s = read / link.read_bytes_per_s + written / link.write_bytes_per_s
-    # Of each fragment the two newest commits, and what of a third one is being written; snapshots of the rounds that are open
-    # and of the one before them.
-    disk = 2 * held + written + units * sent * (in_flight + 1) + checkpoints_kept * whole
+    # A sweep once a cycle leaves two cycles of rounds: before the next one there are three, and the round under way. A
+    # checkpoint is kept before an older one goes.
+    whole_sent = sum(_payload(algorithm, part, "delta") for part in parts)
+    disk = 3 * (held + units * whole_sent) + written + in_flight * units * sent
+    disk += (checkpoints_kept + 1) * whole if checkpoints_kept else 0
     return Estimate(
         parameters=sum(tensor.size for tensor in shape.tensors if not tensor.buffer),
         fragments=len(parts),
@@ -135,7 +137,7 @@ def _plan(algorithm: ByRounds, tensors: Sequence[TensorSpec]) -> tuple[tuple[str
             assert_never(algorithm)
 
 
-def _largest(algorithm: ByRounds, part: Sequence[TensorSpec], what: str) -> int:
+def _payload(algorithm: ByRounds, part: Sequence[TensorSpec], what: str) -> int:
     """Bytes of a payload of these tensors; 0 if there is none."""
     match what:
         case "delta":
@@ -175,10 +177,6 @@ def _packed(part: Sequence[TensorSpec], dtype: str | None) -> int:
             entries += dtype in ("F8_E4M3", "F4")  # its scales
         size += entries * (ENTRY_BYTES + len(tensor.name))
     return HEAD_BYTES + math.ceil(size)
-
-
-def _bytes(part: Sequence[TensorSpec]) -> int:
-    return sum(tensor.size_bytes for tensor in part)
 
 
 def pace_of(

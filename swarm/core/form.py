@@ -57,6 +57,7 @@ _NOT_HERE: dict[Method, tuple[str, ...]] = {"diloco": ("adapter_path",), "fedavg
 
 _CHECKS: dict[str, Callable[[Any], object]] = {"share": parse_share, "hours": parse_hours, "learner_id": learner_id}
 """Of single fields: they raise ValueError or UsageError."""
+_BY_DEFAULT = re.compile(r"[Bb]y default ([^;]+)")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,30}")
 _REAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?")
 _TRUTH = {"true": True, "false": False}
@@ -228,6 +229,12 @@ def default_words(option: Option) -> str:
     )
 
 
+def hint_words(option: Option) -> str:
+    """What holds where nothing is typed: the default, or what the help says of it; '' if that is not said."""
+    found = _BY_DEFAULT.search(option.help)
+    return default_words(option) or (found.group(1).rstrip(".") if found else "")
+
+
 def problems(method: Method, task: TaskForm | None, values: Mapping[str, str]) -> dict[str, str]:
     """By key of the field what is wrong with it, in words; '' stands for what is no single field's."""
     found: dict[str, str] = {}
@@ -245,12 +252,14 @@ def problems(method: Method, task: TaskForm | None, values: Mapping[str, str]) -
                 check(value)
             except (ValueError, UsageError) as error:
                 found[field.key] = str(error)
-    if not found:
-        try:
-            check_run(request_of(method, task, values).run)
-        except UsageError as error:
-            key, words = blamed(str(error), fields(method, task))
-            found[key] = words
+    # What does not go together is told beside what is wrong by itself.
+    others = {key: text for key, text in values.items() if key not in found}
+    try:
+        check_run(request_of(method, task, others).run)
+    except UsageError as error:
+        key, words = blamed(str(error), fields(method, task))
+        if key or not found:
+            found.setdefault(key, words)
     return found
 
 

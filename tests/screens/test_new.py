@@ -378,6 +378,28 @@ async def test_ctrl_s_makes_the_run_and_shows_it(fixed: SimpleNamespace, quiet: 
         assert (await opened(pilot, app)).draft.texts == {}  # the next run has another name
 
 
+async def test_what_is_answered_under_a_dialog_shows_when_that_is_gone(fixed: SimpleNamespace, quiet: Any) -> None:
+    app = fixed.app_over(quiet, fixed.run_shown(fixed.run_state()))
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(pilot, app)
+        await pilot.press("question_mark")
+        assert isinstance(app.screen, Page)
+        app.feed.tell(Answered(asked(app, LookAhead)[-1], seen()))
+        await pilot.pause()
+        assert isinstance(app.screen, Page)
+        await pilot.press("escape")
+        assert screen.reason == ""
+        assert "✓ mbp" in drawn(app, "#preview")
+        await pilot.press("ctrl+s", "question_mark")
+        assert isinstance(app.screen, Page)
+        begun = planning.Begun(location=fixed.SHARE, run=fixed.AT.run, name="my-run", joins=True)
+        app.feed.tell(Answered(asked(app, MakeRun)[0], begun))
+        await pilot.pause()
+        await pilot.press("escape")
+        await pilot.pause()
+        assert isinstance(app.screen, RunScreen)
+
+
 async def test_what_fails_is_said_in_a_line_and_nothing_typed_is_lost(fixed: SimpleNamespace, quiet: Any) -> None:
     app = fixed.app_over(quiet)
     async with app.run_test(size=SIZE) as pilot:

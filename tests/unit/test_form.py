@@ -28,6 +28,7 @@ from swarm.core.form import (
     command_words,
     default_words,
     fields,
+    hint_words,
     kept,
     problems,
     range_words,
@@ -218,6 +219,23 @@ def test_a_private_run_has_no_number_of_clients() -> None:
         request_of("fedavg", TASKS["lenet5"], values).algorithm
         == request_of("fedavg", TASKS["lenet5"], {"spec.private": "true"}).algorithm
     )
+
+
+def test_what_does_not_go_together_is_told_beside_what_is_wrong_by_itself() -> None:
+    found = problems("diloco", None, {"spec.fragments": "200", "run.rounds": "forty"})
+    assert found == {
+        "run.rounds": "must be a whole number >= 1",
+        "spec.fragments": "must be <= sync_every (100), got 200",
+    }
+
+
+def test_a_field_says_what_holds_where_nothing_is_typed() -> None:
+    by_name = {field.option.name: field.option for field in fields("diloco", TASKS["charlm"])}
+    assert hint_words(by_name["sync_every"]) == "100"
+    assert hint_words(by_name["seq_len"]) == "from the size"
+    assert hint_words(by_name["rounds"]) == "it goes on until it is stopped"
+    assert hint_words(by_name["delta_dtype"]) == "each parameter's own"
+    assert hint_words(by_name["share"]) == ""
 
 
 def test_ranges_are_said_as_they_are() -> None:

@@ -101,6 +101,7 @@ class NewScreen(LiveScreen):
         self._looked: Draft | None = None  # the draft that the preview is of
         self._problems: dict[str, str] = {}
         self._starting = self._finding = False
+        self._begun: planning.Begun | None = None  # the run that was made, until it is shown
         self._failed = ""  # why the last try to make it came to nothing
         self._pause: Timer | None = None
         self._waited: Draft | None = None  # that a look was asked for, and not answered
@@ -124,8 +125,10 @@ class NewScreen(LiveScreen):
         self._paint()
 
     def update(self) -> None:
-        if self.ready:
-            self._bottom()
+        if self._begun is not None:
+            self.app.call_later(self._show_run)  # once whatever lay over it is gone
+        elif self.ready:
+            self._paint()
 
     def on_resize(self) -> None:
         if self.ready:
@@ -152,7 +155,7 @@ class NewScreen(LiveScreen):
                 self._made(message)
             case _:
                 return
-        if self.ready and self.is_current:
+        if self.ready and self.is_active:
             self._paint()
 
     def _opened(self, message: Answered) -> None:
@@ -167,17 +170,23 @@ class NewScreen(LiveScreen):
 
     def _made(self, message: Answered) -> None:
         self._starting = False
-        begun = message.value
-        if not isinstance(begun, planning.Begun):
+        if isinstance(message.value, planning.Begun):
+            self._begun = message.value
+            if self.is_active:
+                self._show_run()
+        else:
             self._failed = message.problem or "nobody says why"
-            return
-        if not begun.made:
-            self.app.toast(f"{begun.name} is being made still: it shows among the runs when it is there")
-            self.app.close_new(keep=False)
+
+    def _show_run(self) -> None:
+        begun, self._begun = self._begun, None
+        if begun is None:
             return
         self.app.close_new(keep=False)
         self.app.feed.rescan()
-        self.app.open_run(RunAt(begun.location, begun.run))
+        if begun.made:
+            self.app.open_run(RunAt(begun.location, begun.run), name=begun.name)
+        else:
+            self.app.toast(f"{begun.name} is being made still: it shows among the runs when it is there")
 
     def _changed(self, draft: Draft) -> None:
         self.draft, self._failed = draft, ""
@@ -201,7 +210,7 @@ class NewScreen(LiveScreen):
         )
 
     def _look_again(self) -> None:
-        if self.is_current and not self._starting:
+        if self.is_active and not self._starting:
             self._look()
 
     def _find_out(self, *, anew: bool = False) -> None:
