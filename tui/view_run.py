@@ -14,6 +14,7 @@ from swarm.api import (
     RunState,
     accuracy,
     foreign_program,
+    oddities,
     private,
     settings_words,
     train_loss,
@@ -232,6 +233,7 @@ def banner(shown: RunShown) -> Iterator[Line]:
         yield ((f"‖ paused here: {text.plain(job.held, 200)}; it goes on by itself", "warn"),)
     if state.manifest is not None and not state.lost:
         yield from _phase_lines(shown)
+        yield from view_trouble.oddity_lines(oddities(state, shown.sightings))
 
 
 def _phase_lines(shown: RunShown) -> Iterator[Line]:

@@ -10,6 +10,7 @@ from tui.messages import RunShown
 from tui.widgets.toned import Line
 
 SHOWN = 3  # of one kind, at most
+ODD = 2  # the run goes on: the learners have the room
 
 
 def worker_lines(shown: RunShown, *, again: bool) -> Iterator[Line]:
@@ -50,9 +51,9 @@ def same(peer: SeenPeer, view: LearnerView) -> bool:
 
 def oddity_lines(ticks: tuple[Tick, ...]) -> Iterator[Line]:
     """What is odd without being in the way yet: versions that differ, clocks that are off."""
-    for tick in ticks[:SHOWN]:
+    for tick in ticks[:ODD]:
         yield ((f"⚠ {text.plain(tick.detail, 300)}", "warn"),)
         if tick.remedy:
             yield ((f"  {text.plain(tick.remedy, 300)}", ""),)
-    if len(ticks) > SHOWN:
-        yield ((f"  and {len(ticks) - SHOWN} more: d on Home shows the network", "dim"),)
+    if len(ticks) > ODD:
+        yield ((f"  and {len(ticks) - ODD} more: d on Home shows the network", "dim"),)

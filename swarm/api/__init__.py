@@ -68,6 +68,8 @@ if TYPE_CHECKING:
     from swarm.core.series import Curve, Figure, Series, longest_s, measured, steps_made
     from swarm.core.sightings import SeenPeer, SeenRun, Sightings
     from swarm.core.specs import Algorithm, DiLoCo, FedAvg, private
+    from swarm.core.spent import cost as money
+    from swarm.core.spent import cost_words, drawn, drawn_words, energy_words, power_words
     from swarm.core.state import LearnerView, RunState, participants, rejections, train_loss
     from swarm.core.ticks import Tick
     from swarm.host.crash import note_crash
@@ -147,10 +149,14 @@ __all__ = [
     "checked_setting",
     "checkpoints",
     "confusion_lines",
+    "cost_words",
     "described_settings",
     "differing",
     "discovers",
+    "drawn",
+    "drawn_words",
     "drop_learner",
+    "energy_words",
     "expected",
     "export_run",
     "extend_run",
@@ -181,6 +187,7 @@ __all__ = [
     "manners",
     "mean_metrics",
     "measured",
+    "money",
     "mount",
     "nested_history",
     "new_finetuning",
@@ -191,6 +198,7 @@ __all__ = [
     "oddities",
     "participants",
     "pause_run",
+    "power_words",
     "private",
     "progress",
     "rank_views",
@@ -252,6 +260,7 @@ _PLACES = {
     "swarm.core.sentences": "REASONS norms refusal trained settings_words=settings",
     "swarm.core.series": "Curve Figure Series longest_s measured steps_made",
     "swarm.core.sightings": "SeenPeer SeenRun Sightings",
+    "swarm.core.spent": "cost_words drawn drawn_words energy_words power_words money=cost",
     "swarm.core.specs": "Algorithm DiLoCo FedAvg private",
     "swarm.core.state": "LearnerView RunState participants rejections train_loss",
     "swarm.core.ticks": "Tick",

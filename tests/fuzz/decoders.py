@@ -350,6 +350,7 @@ _SETTINGS = (
     b'# mine\nmailboxes = ["/mnt/share/swarm", "/mnt/other"]\nascii = true\n',
     b'peers = ["studio.local"]\ninterfaces = ["en0"]\nidle_only = true\nhours = "22-7,12-13"\nnice = 10\n',
     b'mailboxes = [\n  "/a",  # one\n]\n[table]\nx = 1\n',
+    b'theme = "nord"\nnotify = ["notify-send"]\ninterval_s = 2.5\n[keymap]\npause = "p"  # mine\ndown = ["n", "down"]\n',
     b"",
 )
 _JOBS = (
@@ -394,6 +395,8 @@ def _text_case(decoder: Decoder, rng: Random) -> bytes:
 
 def _settings(folder: Path) -> Callable[[bytes], object]:
     from swarm.host import settings
+    from tui.commands import Place
+    from tui.keymap import keymap
 
     path = settings.settings_file()
     assert str(path).startswith(str(folder)), path
@@ -402,10 +405,13 @@ def _settings(folder: Path) -> Callable[[bytes], object]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
         found, faults = settings.load()
+        keymap(found.keymap, ((Place.HOME, Place.LISTS), (Place.RUN, Place.LISTS)))
         assert all(len(fault) < 2000 and "\n" not in fault for fault in faults), faults
         with contextlib.suppress(UsageError):
             settings.remember_mailbox("/mnt/new")
-            assert settings.load()[0].mailboxes[0] == "/mnt/new"
+            settings.save("keymap", {"pause": "z"})
+            again = settings.load()[0]
+            assert (again.mailboxes[0], again.keymap) == ("/mnt/new", {"pause": "z"})
         return found
 
     return read

@@ -24,7 +24,6 @@ def powered(state: RunState, **drawn_wh: float) -> RunState:
 
 def test_nothing_is_said_where_nothing_tells(fixed: SimpleNamespace) -> None:
     state = fixed.run_state()
-    assert view_energy.drawn_wh(state) is None
     assert view_energy.summary(state, 0.3, "€") == ""
     assert {view_energy.energy(None), view_energy.power(None), view_energy.cost(None, 0.3), view_energy.cost(1.0, None)} == {
         "–"
@@ -33,8 +32,8 @@ def test_nothing_is_said_where_nothing_tells(fixed: SimpleNamespace) -> None:
 
 def test_those_who_tell_are_added_and_the_others_said_to_miss(fixed: SimpleNamespace) -> None:
     some = powered(fixed.run_state(), studio=10.0, mbp=2.5)
-    assert view_energy.summary(some, 0.4, "€") == "12.5 Wh, 0.005 € of 2/4 learners"
-    assert view_energy.summary(some) == "12.5 Wh of 2/4 learners"
+    assert view_energy.summary(some, 0.4, "€") == "12.5 Wh, 0.005 €, of 2/4 learners"
+    assert view_energy.summary(some) == "12.5 Wh, of 2/4 learners"
     every = powered(fixed.run_state(), studio=10.0, mbp=2.5, air=1.0, **{"linux-3090": 986.5})
     assert view_energy.summary(every, 0.4, "€") == "1.00 kWh, 0.400 €"
     assert [view_energy.power_w(view) for view in every.learners] == [41.5] * 4

@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from swarm.core.ticks import warning
@@ -41,14 +42,25 @@ def test_of_a_silent_learner_the_network_tells_whether_its_machine_is_there(
     fixed: SimpleNamespace, silent: str, words: str
 ) -> None:
     state = fixed.run_state(silent=(silent,))
-    assert said(fixed.run_shown(state, sightings=fixed.sightings())).splitlines()[1:] == [words]
+    assert said(fixed.run_shown(state, sightings=fixed.sightings())).splitlines()[1] == words
     deaf = fixed.sightings(peers=(fixed.seen_peer("studio", itself=True),))
-    assert len(said(fixed.run_shown(state, sightings=deaf)).splitlines()) == 1  # who hears nobody cannot tell
+    assert "network" not in said(fixed.run_shown(state, sightings=deaf))  # who hears nobody cannot tell
 
 
 def test_oddities_are_few_lines(fixed: SimpleNamespace) -> None:
     ticks = tuple(warning("clock", f"the clock of mbp\x1b[31m is {n} min ahead", "set it") for n in range(5))
     lines = content(view_trouble.oddity_lines(ticks)).plain.splitlines()
     assert lines[:2] == ["⚠ the clock of mbp is 0 min ahead", "  set it"]
-    assert lines[-1] == "  and 2 more: d on Home shows the network"
-    assert len(lines) == 7
+    assert lines[-1] == "  and 3 more: d on Home shows the network"
+    assert len(lines) == 5
+
+
+def test_machines_of_different_versions_are_told_with_a_remedy(fixed: SimpleNamespace) -> None:
+    state = fixed.run_state()
+    views = list(state.learners)
+    views[0] = msgspec.structs.replace(views[0], record=msgspec.structs.replace(views[0].record, version="0.0.9"))
+    shown = fixed.run_shown(msgspec.structs.replace(state, learners=tuple(views)))
+    first, remedy = said(shown).splitlines()
+    assert first.startswith("⚠ swarm 0.1.0 on ")
+    assert f"swarm 0.0.9 on {views[0].record.machine_name}" in first
+    assert remedy.startswith(f"  pip install --upgrade homeswarm on {views[0].record.machine_name}")
