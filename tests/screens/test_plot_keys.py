@@ -130,7 +130,7 @@ async def test_it_is_drawn_once_for_each_change(fixed: SimpleNamespace, monkeypa
         monkeypatch.setattr(plotting, "lines", lambda chart, width, height: drawn.append(chart) or draw(chart, width, height))
         app.feed.tell(fixed.run_shown(state, age_s=1.4))
         await pilot.pause()
-        await pilot.press("j", "l", "1")
+        await pilot.press("j", "4", "1")
         await pilot.pause()
         assert drawn == []
         app.feed.tell(fixed.run_shown(fixed.run_state(closed=13)))
