@@ -29,7 +29,6 @@ KEYS = {
     "round-fedavg": ("3", "enter"),
     "generation": ("3", "j", "enter"),
     "learner": ("enter", "left"),
-    "rank": ("enter",),
     "log": ("l",),
     "samples": ("v",),
 }
@@ -44,7 +43,7 @@ def same_colours_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
 def run_of(fixed: SimpleNamespace, name: str) -> Any:
     if name == "round-fedavg":
         return fixed.run_shown(fixed.fed_state())
-    if name in ("generation", "rank"):
+    if name == "generation":
         return fixed.run_shown(fixed.job_state())
     state = fixed.run_state(algorithm=fixed.DiLoCo(fragments=4, in_flight=2, quorum_size=2))
     norm = fixed.api.Rejected(learner="mbp", unit="mbp", reason="norm", round=12)
@@ -103,12 +102,12 @@ def drawn(name: str, size: tuple[int, int] | None = None, *, theme: str = "") ->
 
 
 @pytest.mark.parametrize("size", SIZES, ids=IDS)
-@pytest.mark.parametrize("name", ["round", "learner", "log"])
+@pytest.mark.parametrize("name", ["round", "learner"])
 def test_detail(fixed: SimpleNamespace, snap_compare: Callable[..., bool], name: str, size: tuple[int, int]) -> None:
     assert snap_compare(pictured(fixed, name), terminal_size=(120, 36), run_before=drawn(name, size))
 
 
-@pytest.mark.parametrize("name", ["round-fedavg", "generation", "rank", "samples"])
+@pytest.mark.parametrize("name", ["round-fedavg", "generation", "log", "samples"])
 def test_other(fixed: SimpleNamespace, snap_compare: Callable[..., bool], name: str) -> None:
     assert snap_compare(pictured(fixed, name), terminal_size=(120, 36), run_before=drawn(name))
 

@@ -11,7 +11,7 @@ from tui.screens.run import RunScreen
 from tui.transitions import Note
 from tui.widgets.toned import Lines, Words
 
-SIZE = (120, 36)
+SIZE = (80, 24)  # without a plot, which takes its time
 TOLD = ("12:00:00 joined", "12:00:01 WARN the mailbox does not answer", "12:00:02 ERROR swarm: no data", "Traceback [b]x[/]")
 
 

@@ -18,7 +18,7 @@ from tui.screens.samples import SamplesScreen
 from tui.widgets.keybar import KeyBar
 from tui.widgets.toned import Lines
 
-SIZE = (140, 36)
+SIZE = (80, 24)  # without a plot, which takes its time
 
 
 def over(fixed: SimpleNamespace, state: Any) -> Any:
