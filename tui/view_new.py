@@ -252,7 +252,7 @@ def _fit_lines(fit: previews.Fit, width: int) -> Iterator[Line]:
 def _estimates(shown: previews.Preview, width: int) -> Iterator[Line]:
     if shown.parameters is None:
         why = shown.no_shape or (
-            "the model is being built to be measured" if not shown.measured else "the fields are filled in"
+            "the model is being built to be measured" if not shown.measured else "what is wrong is put right"
         )
         until = f"unknown: {why}" if shown.no_shape else f"unknown until {why}" if shown.measured else f"unknown yet: {why}"
         yield from _fact("parameters", until, width, dim=True)
