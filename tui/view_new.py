@@ -173,7 +173,7 @@ def help_lines(draft: Draft, key: str, problems: dict[str, str]) -> tuple[Line, 
         facts.append(f"default {text.plain(default, 60)}")
     line: Line = ((help[:1].upper() + help[1:], ""), (f"  [{'; '.join(facts)}]" if facts else "", "dim"))
     problem = text.plain(problems.get(key, ""), 300)
-    return (line, ((f"✗ {each.label}: {problem}", "bad"),)) if problem else (line,)
+    return (((f"✗ {each.label}: {problem}", "bad"),), line) if problem else (line,)
 
 
 def blocked(draft: Draft, problems: dict[str, str], *, looked: bool, starting: bool) -> str:
