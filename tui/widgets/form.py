@@ -1,5 +1,5 @@
-"""A form: a column of fields, each a row, drawn line by line as the table is: ninety Input widgets take 1.5 s of CPU to come up,
-this takes 0.04.
+"""A form: a column of fields, each a row, drawn line by line as the table is: ninety Input widgets take 1.5 s of CPU to come
+up, this takes 0.04.
 
 What is typed goes into the field under the cursor. Every other key is left to the screen.
 """
