@@ -205,11 +205,11 @@ def outlook(draft: Draft, *, reason: str, starting: bool, failed: str, jobs: tup
     return ((("✓ ", "good"), ("^s", "accent"), (" makes it, and trains on this machine" if joins else " makes it", "")),)
 
 
-def command_lines(draft: Draft, *, width: int, most: int = 3) -> tuple[Line, ...]:
+def command_lines(draft: Draft, *, width: int, most: int) -> tuple[Line, ...]:
     """The equal command line, wrapped at blanks."""
     parts = textwrap.wrap(f"$ {text.plain(draft.command, 4000)}", max(20, width), break_on_hyphens=False)
     if len(parts) > most:
-        parts = [*parts[: most - 1], text.fit(parts[most - 1], max(20, width) - 1).rstrip("…") + "…"]
+        parts = [*parts[: most - 1], parts[most - 1][: max(20, width) - 1] + "…"]
     return tuple(((part, "dim"),) for part in parts)
 
 

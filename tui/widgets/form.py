@@ -6,7 +6,9 @@ What is typed goes into the field under the cursor. Every other key is left to t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import ClassVar, Literal
 
 from rich.cells import cell_len
@@ -57,8 +59,11 @@ class Form(Toned):
     class Moved(Message):
         """Another row has the cursor."""
 
-    def __init__(self, *, id: str) -> None:
+    def __init__(self, *, id: str, steps: Mapping[str, int] = MappingProxyType({})) -> None:
+        """`steps`: by how many rows a key moves. It does so here, and not when the key has come up to the screen: what is typed
+        right after it would go into the field before."""
         super().__init__(id=id)
+        self._steps = steps
         self._rows: tuple[FormRow, ...] = ()
         self._cursor = ""
         self._caret = 0  # in the value under the cursor, in characters
@@ -137,6 +142,11 @@ class Form(Toned):
 
     def on_key(self, event: events.Key) -> None:
         row = self.row
+        if event.key in self._steps:
+            self.move(self._steps[event.key])
+            event.stop()
+            event.prevent_default()
+            return
         taken = row is not None and (self._typed(event, row) if row.kind == "text" else self._chosen(event.key, row))
         if taken:
             event.stop()
