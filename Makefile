@@ -44,7 +44,7 @@ ranks: .venv/.ranks-stamp
 		tests/unit/test_rank_watchdog.py tests/integration/test_finetune_step.py tests/integration/test_finetune_train.py \
 		tests/integration/test_lora.py tests/contract/tasks/test_lora.py tests/process/test_ranks.py \
 		tests/process/test_lora.py tests/process/test_finetune_jobs.py tests/process/test_finetune_people.py \
-		tests/integration/test_model_files.py $(PYTEST_ARGS)
+		tests/integration/test_model_files.py tests/integration/test_planning.py $(PYTEST_ARGS)
 
 lint: .venv/.dev-stamp
 	$(BIN)/ruff check .

@@ -173,7 +173,7 @@ def help_lines(draft: Draft, key: str, problems: dict[str, str]) -> tuple[Line, 
         facts.append(f"default {text.plain(default, 60)}")
     line: Line = ((help[:1].upper() + help[1:], ""), (f"  [{'; '.join(facts)}]" if facts else "", "dim"))
     problem = text.plain(problems.get(key, ""), 300)
-    return (line, ((f"✗ {each.label}: {problem}", "bad"),)) if problem else (line,)
+    return (((f"✗ {each.label}: {problem}", "bad"),), line) if problem else (line,)
 
 
 def blocked(draft: Draft, problems: dict[str, str], *, looked: bool, starting: bool) -> str:
@@ -205,11 +205,11 @@ def outlook(draft: Draft, *, reason: str, starting: bool, failed: str, jobs: tup
     return ((("✓ ", "good"), ("^s", "accent"), (" makes it, and trains on this machine" if joins else " makes it", "")),)
 
 
-def command_lines(draft: Draft, *, width: int, most: int = 3) -> tuple[Line, ...]:
+def command_lines(draft: Draft, *, width: int, most: int) -> tuple[Line, ...]:
     """The equal command line, wrapped at blanks."""
     parts = textwrap.wrap(f"$ {text.plain(draft.command, 4000)}", max(20, width), break_on_hyphens=False)
     if len(parts) > most:
-        parts = [*parts[: most - 1], text.fit(parts[most - 1], max(20, width) - 1).rstrip("…") + "…"]
+        parts = [*parts[: most - 1], parts[most - 1][: max(20, width) - 1] + "…"]
     return tuple(((part, "dim"),) for part in parts)
 
 
@@ -252,7 +252,7 @@ def _fit_lines(fit: previews.Fit, width: int) -> Iterator[Line]:
 def _estimates(shown: previews.Preview, width: int) -> Iterator[Line]:
     if shown.parameters is None:
         why = shown.no_shape or (
-            "the model is being built to be measured" if not shown.measured else "the fields are filled in"
+            "the model is being built to be measured" if not shown.measured else "what is wrong is put right"
         )
         until = f"unknown: {why}" if shown.no_shape else f"unknown until {why}" if shown.measured else f"unknown yet: {why}"
         yield from _fact("parameters", until, width, dim=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Mapping
 
@@ -152,7 +153,8 @@ async def begin(
     first, *others = orders(request, location, create)
     typed = kept(method, task, values)
     remembered.save(method, {key: text for key, text in typed.items() if key not in _OF_ONE_RUN})
-    settings.remember_mailbox(location)
+    with contextlib.suppress(UsageError):  # that it cannot be remembered ends nothing
+        settings.remember_mailbox(location)
     made = await _made(first, making_s)
     for order in others:
         launcher.start(order, foreground=False)

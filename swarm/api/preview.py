@@ -290,7 +290,9 @@ def _model_fault(request: RunRequest) -> str:
         return f"task {request.task} fine-tunes a model: its folder, or a Hugging Face repository" if takes else ""
     if not takes:
         return f"task {request.task} fine-tunes no model that is given to it: leave it out"
-    if os.path.isdir(model) or _REPO.fullmatch(model):
+    if os.path.isdir(model):
+        return "" if any(Path(model).glob("*.safetensors")) else f"{model} holds no *.safetensors"
+    if _REPO.fullmatch(model):
         return ""
     return "neither a folder here nor the name of a Hugging Face repository"
 

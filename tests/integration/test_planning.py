@@ -15,7 +15,7 @@ import pytest
 from swarm import api
 from swarm.api import planning, preview
 from swarm.core.errors import UsageError, WorkerFailed
-from swarm.core.estimates import Link, Shape, Sized
+from swarm.core.estimates import Link, Shape, Sized, gradient_bytes
 from swarm.core.events import Created, Failed, WorkerEvent
 from swarm.core.jobs import Learn
 from swarm.core.records import Participant
@@ -24,6 +24,7 @@ from swarm.core.tensorspec import TensorSpec
 from swarm.host import remembered, settings
 from swarm.host.asking import asked
 from swarm.runtime import sizing
+from tests.integration import tiny_llama
 from tests.integration.handmade import make_mailbox, make_run, write_rounds
 
 TASKS = {task.name: task for task in planning.opening().tasks}
@@ -128,6 +129,8 @@ def test_a_fine_tuning_needs_a_folder_with_rows_and_a_model(mailbox: str, tmp_pa
     assert "neither a folder here" in found.problems["run.model"]
     (tmp_path / "train.jsonl").write_text("{}\n")
     (tmp_path / "model").mkdir()
+    found = look("mlx-lm", run__data=str(tmp_path), run__model=str(tmp_path / "model"))
+    assert "holds no *.safetensors" in found.problems["run.model"]
     (tmp_path / "model" / "model.safetensors").write_bytes(b"x" * 1000)
     found = look("mlx-lm", run__data=str(tmp_path), run__model=str(tmp_path / "model"))
     assert set(found.problems) <= {""}  # MLX-LM may not be installed here
@@ -268,6 +271,19 @@ def test_a_models_shape_is_told_by_building_it(state_dir: Path) -> None:
     with pytest.raises(UsageError, match="no data that can be dealt out"):
         sizing.answered(request("fedavg", "charlm"))
     assert "not on this machine" in sizing.answered(request("diloco", "lora", here__model="org/name")).unknown
+
+
+def test_the_adapters_of_a_language_model_are_what_is_trained_of_it(tmp_path: Path) -> None:
+    pytest.importorskip("mlx_lm")
+    folder = tiny_llama.make_model(tmp_path / "model")
+    values = {"run.model": str(folder), "run.data": str(tmp_path), "spec.num_layers": "-1"}
+    tuned = sizing.answered(planning.request_of("mlx-lm", None, values))
+    assert tuned.shape is not None
+    assert tuned.shape.model_bytes > 0
+    adapters = sizing.answered(request("diloco", "lora", here__model=str(folder), option__num_layers="-1"))
+    assert adapters.shape is not None
+    assert sum(t.size for t in tuned.shape.tensors) == sum(t.size for t in adapters.shape.tensors) > 0
+    assert gradient_bytes(tuned.shape) < tuned.shape.model_bytes
 
 
 def test_the_data_is_read_once_for_each_state_of_it(mailbox: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

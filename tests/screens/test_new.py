@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from textual.events import Paste
+from textual.events import Key, Paste
 from textual.pilot import Pilot
 from textual.widgets import OptionList
 
@@ -485,6 +485,22 @@ async def test_what_peers_wrote_is_harmless_here_too(fixed: SimpleNamespace, qui
         assert "\x1b" not in whole
         assert "\u202e" not in whole
         assert "[red]x[/red]" in whole
+
+
+async def test_what_is_typed_right_after_a_step_goes_into_the_next_field(fixed: SimpleNamespace, quiet: Any) -> None:
+    app = fixed.app_over(quiet)
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(pilot, app)
+        the_form(app).go("spec.sync_every")
+        height = the_form(app).size.height
+        for key in ("5", "0", "down", "4", "tab", "2", "shift+tab", "8"):  # none waits for the one before
+            app.post_message(Key(key, key if len(key) == 1 else None))
+        await pilot.pause()
+        await pilot.pause()
+        assert screen.draft.texts == {"spec.sync_every": "50", "spec.fragments": "48", "spec.quorum_size": "2"}
+        await typed(pilot, app, "here.data", "a/long/path/" * 30)
+        assert words(app, "#command").endswith("…")
+        assert the_form(app).size.height == height  # nothing moves while one types
 
 
 async def test_a_form_that_cannot_open_says_why(fixed: SimpleNamespace, quiet: Any) -> None:

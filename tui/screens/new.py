@@ -15,7 +15,7 @@ from swarm.api import Home, Sightings, planning, preview
 from tui import view_new
 from tui.asked import Question
 from tui.background import in_thread
-from tui.commands import Place, bindings
+from tui.commands import KEYS, Place, bindings
 from tui.messages import Answered, RunAt
 from tui.screens.lists import LiveScreen
 from tui.sources import Api
@@ -28,6 +28,12 @@ if TYPE_CHECKING:
     from tui.app import SwarmApp
 
 PAUSE_S = 0.4  # without a key, before the preview is asked for
+_STEPS = {
+    name: int(key.action.removeprefix("move(").rstrip(")"))
+    for key in KEYS[Place.NEW]
+    if key.action.startswith("move(")
+    for name in key.keys.split(",")
+}
 AGAIN_S = 5.0  # after which it is asked for anew: machines come and go
 
 
@@ -109,7 +115,7 @@ class NewScreen(LiveScreen):
     def compose(self) -> ComposeResult:
         yield Words(id="head")
         with Container(id="panes"):
-            yield Form(id="form")
+            yield Form(id="form", steps=_STEPS)
             yield Lines(id="preview")
         yield Words(id="help")
         yield Words(id="command")
@@ -250,8 +256,9 @@ class NewScreen(LiveScreen):
         cursor = self.query_one("#form", Form).cursor
         self.query_one("#help", Words).show(*view_new.help_lines(draft, cursor, problems))
         width = max(20, self.size.width - 2)
-        self.query_one("#command", Words).show(*view_new.command_lines(draft, width=width))
+        self.query_one("#command", Words).show(*view_new.command_lines(draft, width=width, most=2))
         home = self.app.home
+        self.query_one("#outlook").set_class(bool(self._failed), "-failed")
         self.query_one("#outlook", Words).show(
             *view_new.outlook(
                 draft,
