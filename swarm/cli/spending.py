@@ -20,7 +20,8 @@ def lines(state: api.RunState) -> Iterator[str]:
         paid = settings.load()[0]
         told = spent.drawn_words(found, price_per_kwh=paid.price_per_kwh, currency=plain(paid.currency, 8))
         words.append(f"energy {told}")
-    if (cosine := _cosine(state)) is not None and (counted := min(ROUNDS, len(state.series.cosine.values))):
+    several = any(len(record.participants) > 1 for record in state.rounds[-ROUNDS:])  # one alone agrees with itself
+    if several and (cosine := _cosine(state)) is not None and (counted := min(ROUNDS, len(state.series.cosine.values))):
         words.append(f"cosine {cosine:.2f} over the last {counted} round{'s' if counted > 1 else ''}")
     if words:
         yield "  ".join(words)

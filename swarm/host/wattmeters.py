@@ -4,7 +4,6 @@ difference to the look before is what was drawn."""
 from __future__ import annotations
 
 import contextlib
-import importlib
 import re
 import shutil
 import subprocess
@@ -69,7 +68,9 @@ def nvidia_cards(uuids: Sequence[str], nvml: Any = None) -> list[NvidiaCard]:
     number several in different orders. `nvml`: the module; None: as it is installed here."""
     if nvml is None:
         try:
-            nvml = importlib.import_module("pynvml")
+            import pynvml
+
+            nvml = pynvml
         except Exception:  # it is optional; a broken one is none
             return []
     try:

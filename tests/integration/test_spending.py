@@ -72,7 +72,7 @@ def test_status_of_a_run(capsys: pytest.CaptureFixture[str], own_folders: Path) 
 
 
 def test_where_nothing_is_told_there_are_no_columns_for_it(capsys: pytest.CaptureFixture[str]) -> None:
-    show(seen(round_record(0, part("mac", None)), mac=MAC), False, [])
+    show(seen(round_record(0, part("mac", 1.0)), mac=MAC), False, [])
     out = capsys.readouterr().out
     assert "ENERGY" not in out
     assert "energy" not in out

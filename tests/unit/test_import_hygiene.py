@@ -109,7 +109,7 @@ def test_every_import_is_a_declared_dependency() -> None:
     imported = set[str]().union(*map(imports_of, SOURCES)) - {"swarm", "tui"} - sys.stdlib_module_names
     owners = packages_distributions()
     # Not installed without MLX-LM, which an extra of ours declares, and which declares it.
-    owners = {**owners, "mlx_lm": ["mlx-lm"], "huggingface_hub": ["mlx-lm"]}
+    owners = {**owners, "mlx_lm": ["mlx-lm"], "huggingface_hub": ["mlx-lm"], "pynvml": ["nvidia-ml-py"]}
     undeclared = {name for name in imported if not declared & set(map(normal, owners.get(name, [name])))}
     assert imported
     assert not undeclared
