@@ -235,9 +235,7 @@ def measure_memory() -> dict[str, Any]:
     steady = points[len(points) // 4 :]  # what fills up fills up in the first quarter
     slope = statistics.linear_regression([t for t, _ in steady], [float(b) for _, b in steady]).slope
     first_bytes, last_bytes, grows_bytes = points[0][1], points[-1][1], 1000 * slope
-    print(
-        f"memory of 30 learners over {TICKS} snapshots: {first_bytes / 2**20:.1f} MiB at first, {last_bytes / 2**20:.1f} at last"
-    )
+    print(f"memory of 30 learners over {TICKS} snapshots: {first_bytes / 2**20:.1f} MiB, then {last_bytes / 2**20:.1f}")
     print(f"  grows by {grows_bytes / 1024:.0f} KiB in 1,000 snapshots, at most {GROWTH_BYTES >> 10} KiB")
     return {
         "first_bytes": first_bytes,
