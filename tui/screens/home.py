@@ -9,20 +9,19 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.reactive import reactive
 
-from swarm.api import Job, RunState
-from tui import questions, view_compare, view_home
+from tui import questions, screens, view_compare, view_home
 from tui.commands import Place, bindings
-from tui.messages import RUNNING_JOB, HomeShown, RunAt
-from tui.screens.compare import CompareScreen
+from tui.messages import RUNNING_JOB, RunAt
 from tui.screens.lists import ListScreen
-from tui.screens.log import LogScreen
 from tui.view_run import stoppable
 from tui.widgets.keybar import KeyBar
 from tui.widgets.table import Table
 from tui.widgets.toned import Words
 
 if TYPE_CHECKING:
+    from swarm.api import Job, RunState
     from tui.app import SwarmApp
+    from tui.messages import HomeShown
 
 
 class HomeScreen(ListScreen):
@@ -180,11 +179,11 @@ class HomeScreen(ListScreen):
         self._marked = at if marked is None else None
         self._paint()
         if marked is not None and marked != at:
-            self.app.push_screen(CompareScreen(marked, at))
+            self.app.push_screen(screens.CompareScreen(marked, at))
 
     def action_log(self) -> None:
         if (job := self._job) is not None:
-            self.app.push_screen(LogScreen(RunAt(job.mailbox, job.run), job=job.id))
+            self.app.push_screen(screens.LogScreen(RunAt(job.mailbox, job.run), job=job.id))
 
     def action_network(self) -> None:
         self.app.open_network()

@@ -6,7 +6,7 @@ What is typed goes into the field under the cursor. Every other key is left to t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from rich.cells import cell_len
 from rich.style import Style
@@ -16,7 +16,10 @@ from textual.message import Message
 from textual.strip import Strip
 
 from tui import text
-from tui.widgets.toned import Line, Piece, Toned
+from tui.widgets.toned import Toned
+
+if TYPE_CHECKING:
+    from tui.widgets.toned import Line, Piece
 
 Kind = Literal["text", "choice", "heading", "fold", "button"]
 MOST = 4096  # characters of a value
