@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.reactive import reactive
 
-from tui import questions, screens, view_compare, view_home
+from tui import questions, screens, view_home
 from tui.commands import Place, bindings
 from tui.messages import RUNNING_JOB, RunAt
 from tui.screens.lists import ListScreen
@@ -66,6 +66,8 @@ class HomeScreen(ListScreen):
         self.query_one("#banner", Words).show(*view_home.banner(shown, here))
         rows = view_home.run_rows(shown, here)
         if self._marked is not None:
+            from tui import view_compare  # which brings the plots: not before the first paint
+
             rows = view_compare.marked(rows, view_home.row_key(self._marked))
         self.query_one("#runs", Table).show(rows)
         jobs = self.query_one("#jobs", Table)
@@ -86,6 +88,8 @@ class HomeScreen(ListScreen):
             lines = list(view_home.peer_detail(shown, self.table.cursor))
         if self._marked is not None and shown is not None:
             one = view_home.find_entry(shown, self._marked)
+            from tui import view_compare
+
             lines = [view_compare.mark_line(one.name if one else self._marked.run), *lines]
         self.query_one("#detail", Words).show(*lines)
         self.refresh_bindings()
