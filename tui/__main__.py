@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from typing import TYPE_CHECKING
 
 from swarm import api
 from tui.app import SwarmApp
-from tui.feed import Feed
+from tui.later import Later
+
+if TYPE_CHECKING:
+    from tui.feed import Feed
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -30,14 +34,16 @@ def main(arguments: list[str] | None = None) -> None:
     except ValueError as error:
         parser.error(f"--notify: {error}")
     settings, faults = api.load_settings()
-    feed = Feed(
-        api,
-        tuple(given.mailbox) if given.mailbox else None,
-        peers=given.peer,
-        interfaces=given.interface,
-        notify=notify,
+
+    def feed() -> Feed:
+        from tui.feed import Feed
+
+        mailboxes = tuple(given.mailbox) if given.mailbox else None
+        return Feed(api, mailboxes, peers=given.peer, interfaces=given.interface, notify=notify)
+
+    app = SwarmApp(
+        Later(feed), ascii=given.ascii, settings=settings, faults=faults, welcome=not given.mailbox and api.first_start()
     )
-    app = SwarmApp(feed, ascii=given.ascii, settings=settings, faults=faults, welcome=not given.mailbox and api.first_start())
     app.run()
     sys.exit(app.return_code)
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from swarm.api import Home, Job, RoundRecord, RunState, progress, train_loss
+from swarm.api import progress, train_loss
 from tui import text
 from tui.messages import RUNNING_JOB
+
+if TYPE_CHECKING:
+    from swarm.api import Home, Job, RoundRecord, RunState
 
 Kind = Literal["end", "stall", "lost"]
 MANY = 5.0  # times the usual time between two rounds

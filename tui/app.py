@@ -10,9 +10,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from rich.text import Text
 from textual import events, on
@@ -21,9 +21,9 @@ from textual.filter import LineFilter
 from textual.message import Message
 from textual.screen import Screen
 
-from swarm.api import RunState, Settings, Way, mount, note_crash
-from tui import text
-from tui.asked import Question
+from swarm import api
+from swarm.api import Settings
+from tui import screens, text
 from tui.commands import Place, bindings, key_names
 from tui.filters import Styled
 from tui.messages import (
@@ -31,34 +31,31 @@ from tui.messages import (
     Alarmed,
     Answered,
     CommandEnded,
-    Facts,
     HomePolled,
-    HomeShown,
     JoinPolled,
-    JoinShown,
     NetworkPolled,
-    NetworkShown,
     RunAt,
     RunPolled,
-    RunShown,
     SettingsRead,
 )
 from tui.preferences import Preferring
 from tui.screens.dialogs import CANCEL, Choice, Option, Page
 from tui.screens.home import HomeScreen
-from tui.screens.join import JoinScreen
 from tui.screens.lists import LiveScreen
-from tui.screens.network import NetworkScreen
-from tui.screens.new import NewScreen
-from tui.screens.pages import fact_lines, help_lines, report_lines
-from tui.screens.palette import Palette
-from tui.screens.run import RunScreen
-from tui.screens.settings import SettingsScreen
-from tui.screens.welcome import WelcomeScreen
-from tui.transitions import Note
-from tui.view_curves import PlotView
-from tui.view_new import Draft
-from tui.view_run import program_words
+
+if TYPE_CHECKING:
+    from swarm.api import RunState, Way
+    from tui.asked import Question
+    from tui.messages import (
+        Facts,
+        HomeShown,
+        JoinShown,
+        NetworkShown,
+        RunShown,
+    )
+    from tui.transitions import Note
+    from tui.view_curves import PlotView
+    from tui.view_new import Draft
 
 
 class FeedLike(Protocol):
@@ -116,14 +113,21 @@ class SwarmApp(Preferring):
         self.join_shown: JoinShown | None = None
         self.network: NetworkShown | None = None
         self._draft: Draft | None = None  # of a new run that was not made
-        self.plot_view = PlotView()
         self._told = 0  # the newest note that had its toast
         self._leaving: set[str] = set()  # jobs that we wait for before we quit
 
+    @cached_property
+    def plot_view(self) -> PlotView:
+        """How plots are drawn, whatever screen they are on."""
+        from tui.view_curves import PlotView
+
+        return PlotView()
+
     def on_mount(self) -> None:
         self.animation_level = "none"
-        self.push_screen(HomeScreen())
-        self.feed.start(self.post_message)
+        home = HomeScreen()
+        self.push_screen(home)
+        home.call_after_refresh(self.feed.start, self.post_message)
         if self._welcome:
             self.open_welcome()
 
@@ -131,13 +135,13 @@ class SwarmApp(Preferring):
         self.feed.close()
 
     def action_command_palette(self) -> None:
-        if not isinstance(self.screen, Palette):
-            self.push_screen(Palette(id="--command-palette"))
+        if not isinstance(self.screen, screens.Palette):
+            self.push_screen(screens.Palette(id="--command-palette"))
 
     def _fatal_error(self) -> None:
         """One line in place of Textual's pages of a traceback with the values of all variables."""
         error = sys.exc_info()[1]
-        words = f"swarm: {type(error).__name__}: {text.plain(str(error))} ({note_crash()})"
+        words = f"swarm: {type(error).__name__}: {text.plain(str(error))} ({api.note_crash()})"
         self._exit_renderables.append(Text(words))
         self._close_messages_no_wait()
 
@@ -201,7 +205,7 @@ class SwarmApp(Preferring):
     @on(Answered)
     def _answered(self, message: Answered) -> None:
         # A form under a dialog waits for its answers all the same, and paints them when it is in front again.
-        form = next((s for s in self.screen_stack if isinstance(s, NewScreen)), None)
+        form = next((s for s in self.screen_stack if isinstance(s, screens.NewScreen)), None)
         screen = self.screen if isinstance(self.screen, LiveScreen) else form
         if screen is not None:
             screen.answered(message)
@@ -242,25 +246,27 @@ class SwarmApp(Preferring):
     # Screens
 
     @property
-    def _run_screen(self) -> RunScreen | None:
-        return next((s for s in self.screen_stack if isinstance(s, RunScreen)), None)
+    def _run_screen(self) -> screens.RunScreen | None:
+        return next((s for s in self.screen_stack if isinstance(s, screens.RunScreen)), None)
 
     @property
-    def _join_screen(self) -> JoinScreen | None:
-        return next((s for s in self.screen_stack if isinstance(s, JoinScreen)), None)
+    def _join_screen(self) -> screens.JoinScreen | None:
+        return next((s for s in self.screen_stack if isinstance(s, screens.JoinScreen)), None)
 
     def open_join(self, at: RunAt, state: RunState | None = None, *, name: str = "") -> None:
         """What stands between this machine and a run, then one key."""
+        from tui.view_run import program_words  # this app is painted before any run is known
+
         if state is not None and (program := program_words(state)):
             self.toast(program)
             return
         self.join_shown = None
         name = text.plain(state.name if state is not None else name, 64)
-        self.push_screen(JoinScreen(at, name))
+        self.push_screen(screens.JoinScreen(at, name))
         self.feed.check(at, name=name)
 
     def close_join(self) -> None:
-        if isinstance(self.screen, JoinScreen):
+        if isinstance(self.screen, screens.JoinScreen):
             self.feed.check(None)
             self.pop_screen()
 
@@ -298,7 +304,7 @@ class SwarmApp(Preferring):
         try:
             with self.suspend():
                 print(" ".join(way.argv or ()), flush=True)
-                problem = mount(way, quiet=False)
+                problem = api.mount(way, quiet=False)
         except SuspendNotSupported:
             self.feed.mount(at, way)
             return
@@ -306,8 +312,8 @@ class SwarmApp(Preferring):
             self.toast(f"could not mount: {problem}", "error")
 
     def open_welcome(self) -> None:
-        if not any(isinstance(screen, WelcomeScreen) for screen in self.screen_stack):
-            self.push_screen(WelcomeScreen())
+        if not any(isinstance(screen, screens.WelcomeScreen) for screen in self.screen_stack):
+            self.push_screen(screens.WelcomeScreen())
 
     def open_run(self, at: RunAt, *, name: str = "") -> None:
         if (run := self._run_screen) is not None:
@@ -316,36 +322,40 @@ class SwarmApp(Preferring):
             self.close_run()
         self.run_shown = None
         known = (s.name for v in (self.home.home.mailboxes if self.home else ()) for s in v.runs if s.run == at.run)
-        self.push_screen(RunScreen(at, name or next(known, at.run)))
+        self.push_screen(screens.RunScreen(at, name or next(known, at.run)))
         self.feed.show(at)
 
     def close_run(self) -> None:
-        if isinstance(self.screen, RunScreen):
+        if isinstance(self.screen, screens.RunScreen):
             self.feed.show(None)
             self.pop_screen()
 
     def open_new(self) -> None:
         """The form of a new run, as it was left."""
-        self.push_screen(NewScreen(self._draft))
+        self.push_screen(screens.NewScreen(self._draft))
 
     def close_new(self, *, keep: bool) -> None:
         """`keep`: what stands in the form, for the next time."""
-        if isinstance(self.screen, NewScreen):
+        if isinstance(self.screen, screens.NewScreen):
             self._draft = self.screen.draft if keep else None
             self.pop_screen()
 
     def open_network(self) -> None:
-        self.push_screen(NetworkScreen())
+        self.push_screen(screens.NetworkScreen())
         self.feed.examine()
 
     def action_settings(self) -> None:
-        if not any(isinstance(screen, SettingsScreen) for screen in self.screen_stack):
-            self.push_screen(SettingsScreen())
+        if not any(isinstance(screen, screens.SettingsScreen) for screen in self.screen_stack):
+            self.push_screen(screens.SettingsScreen())
 
     def action_help(self) -> None:
+        from tui.screens.pages import help_lines
+
         self.push_screen(Page("Keys", help_lines(self.keys)))
 
     def action_facts(self) -> None:
+        from tui.screens.pages import fact_lines, report_lines
+
         lines = fact_lines(self.home, self.run_shown, self.feed.facts, size=self.size, theme=self.theme, console=self.console)
         report = report_lines(self.network.report if self.network else "")
         self.push_screen(Page("Facts for a bug report", [*lines, *report], copy=self.copy))

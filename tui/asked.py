@@ -4,8 +4,10 @@ message to the screen in front."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from tui.sources import Api
+if TYPE_CHECKING:
+    from tui.sources import Api
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,15 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from textual.message import Message
 
 from tui import text
-from tui.messages import Command, CommandEnded, Facts
+from tui.messages import CommandEnded, Facts
+
+if TYPE_CHECKING:
+    from tui.messages import Command
 
 T = TypeVar("T")
 

@@ -11,12 +11,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from swarm.api import Home, Job, RunState, Sightings, Way
+from swarm.api import RunState, Sightings
 from swarm.api import doctor as doctors
 from tui import text, view_log, view_refused, view_rounds
 from tui.alarms import Watched, alarms
-from tui.asked import Question
 from tui.background import in_thread
 from tui.keeping import Keeping
 from tui.messages import (
@@ -31,12 +31,19 @@ from tui.messages import (
     LogLine,
     NetworkPolled,
     NetworkShown,
-    RunAt,
     RunPolled,
     RunShown,
 )
-from tui.sources import Api, Doctor, HomeSource, RunSource
-from tui.transitions import Note, home_notes, mailbox_notes, run_notes
+from tui.transitions import home_notes, mailbox_notes, run_notes
+
+if TYPE_CHECKING:
+    from swarm.api import Home, Job, Way
+    from tui.asked import Question
+    from tui.messages import (
+        RunAt,
+    )
+    from tui.sources import Api, Doctor, HomeSource, RunSource
+    from tui.transitions import Note
 
 HOME_S = 2.0  # between two looks at all mailboxes
 LOOK_S = 2.0  # between two looks at a run, at most: with longer gaps nobody could be told to be silent

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from swarm.api import Settings
 from tui.background import Background, in_thread
 from tui.messages import CommandEnded, SettingsRead
-from tui.sources import Api, Near
+
+if TYPE_CHECKING:
+    from tui.sources import Api, Near
 
 
 class Keeping(Background):

@@ -6,11 +6,15 @@ import difflib
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from textual.keys import Keys, _character_to_key
 
 from tui import text
-from tui.commands import KEYS, Key, Place, key_name
+from tui.commands import KEYS, Place, key_name
+
+if TYPE_CHECKING:
+    from tui.commands import Key
 
 Wanted = Mapping[str, str | tuple[str, ...]]
 _MODIFIERS = ("ctrl", "shift", "alt", "meta", "super", "hyper")

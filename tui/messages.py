@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from textual.message import Message
 
-from swarm.api import Home, Job, Joining, RunState, Settings, Sightings
-from swarm.api.doctor import Examination
-from tui.transitions import Note
+from swarm.api import Sightings
+
+if TYPE_CHECKING:
+    from swarm.api import Home, Job, Joining, RunState, Settings
+    from swarm.api.doctor import Examination
+    from tui.transitions import Note
 
 Command = Literal[
     "join",

@@ -7,10 +7,12 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, assert_never
+from typing import TYPE_CHECKING, Literal, TypeAlias, assert_never
 
 from tui import text
-from tui.widgets.toned import Line, Piece
+
+if TYPE_CHECKING:
+    from tui.widgets.toned import Line, Piece
 
 Kind: TypeAlias = Literal["count", "figure", "rate", "bytes", "seconds"]
 """Of what a number tells: how it is written, and where an axis has its ticks."""

@@ -4,17 +4,19 @@ changes while the app runs."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from textual.app import App
 from textual.binding import BindingsMap
 
-from swarm.api import Settings
 from tui import text
-from tui.commands import Key, Place
 from tui.filters import Ascii
 from tui.keymap import Keymap, keymap
 from tui.screens.lists import LiveScreen
+
+if TYPE_CHECKING:
+    from swarm.api import Settings
+    from tui.commands import Key, Place
 
 
 class Preferring(App[None]):

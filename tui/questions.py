@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tui import text
-from tui.messages import RunAt
 from tui.screens.dialogs import CANCEL, Ask, Choice, Option
 from tui.view_run import resting
 
 if TYPE_CHECKING:
     from swarm.api import Job, RunState
+    from tui.messages import RunAt
 
 if TYPE_CHECKING:
     from tui.app import SwarmApp

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from swarm.api import ClosedRound, Home, Job, Joining, RunState, Settings, Sightings, Way
-from swarm.api import doctor as doctors
-from swarm.api.welcoming import Begun, Folder, Machine
+if TYPE_CHECKING:
+    from swarm.api import ClosedRound, Home, Job, Joining, RunState, Settings, Sightings, Way
+    from swarm.api import doctor as doctors
+    from swarm.api.welcoming import Begun, Folder, Machine
 
 
 class HomeSource(Protocol):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from swarm.api import LearnerView, RunState
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from swarm.api import LearnerView, RunState
 
 STATES = {
     "train": ("●", "good"),

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from swarm.api import (
     ORDINARY,
-    Algorithm,
     DiLoCo,
-    EvalRecord,
-    Home,
-    Job,
     LearnerView,
-    RoundRecord,
-    RunState,
     accuracy,
     expected,
     private,
@@ -24,6 +18,16 @@ from swarm.api import (
     train_loss,
 )
 from tui import text
+
+if TYPE_CHECKING:
+    from swarm.api import (
+        Algorithm,
+        EvalRecord,
+        Home,
+        Job,
+        RoundRecord,
+        RunState,
+    )
 
 Severity = Literal["information", "warning", "error"]
 _CATCH_UP = 3  # more new rounds than that in one poll are a history being read, not news

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from swarm.api import (
     ORDINARY,
-    ClientView,
     FedAvg,
-    RunState,
     accuracy,
     confusion_lines,
     labelled,
@@ -17,9 +16,15 @@ from swarm.api import (
     train_loss,
 )
 from tui import text
-from tui.messages import RunShown
 from tui.widgets.table import Cell, Column, Row
-from tui.widgets.toned import Line
+
+if TYPE_CHECKING:
+    from swarm.api import (
+        ClientView,
+        RunState,
+    )
+    from tui.messages import RunShown
+    from tui.widgets.toned import Line
 
 CLIENT_COLUMNS = (
     Column("client", 12, grow=True),

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from swarm.api import RunState, differing, totals
+from swarm.api import differing, totals
 from tui import text
-from tui.messages import RunAt
 from tui.plotting import Chart, Trace
-from tui.view_curves import Metric, Part, PlotView, charted, chosen, is_job, metrics, of_all
+from tui.view_curves import Part, charted, chosen, is_job, metrics, of_all
 from tui.view_run import glyph
 from tui.widgets.table import Cell, Column, Row
-from tui.widgets.toned import Line, Piece
+
+if TYPE_CHECKING:
+    from swarm.api import RunState
+    from tui.messages import RunAt
+    from tui.view_curves import Metric, PlotView
+    from tui.widgets.toned import Line, Piece
 
 GLYPHS = ("◆", "◇")
 _EVALUATED = ("×", "+")  # the marks of their evaluations

@@ -6,15 +6,11 @@ import bisect
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from swarm.api import (
     Curve,
-    Figure,
     FineTune,
-    RoundRecord,
-    RunState,
-    TrainPoint,
     longest_s,
     mean_metrics,
     measured,
@@ -22,7 +18,16 @@ from swarm.api import (
     steps_made,
 )
 from tui import text
-from tui.plotting import GLYPHS, Chart, Kind, Point, Trace
+from tui.plotting import GLYPHS, Chart, Trace
+
+if TYPE_CHECKING:
+    from swarm.api import (
+        Figure,
+        RoundRecord,
+        RunState,
+        TrainPoint,
+    )
+    from tui.plotting import Kind, Point
 
 Axis: TypeAlias = Literal["rounds", "steps", "time"]
 AXES: tuple[Axis, ...] = ("rounds", "steps", "time")

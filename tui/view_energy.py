@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from swarm.api import LearnerView, RunState, cost_words, drawn, drawn_words, energy_words, money, power_words
+from typing import TYPE_CHECKING
+
+from swarm.api import cost_words, drawn, drawn_words, energy_words, money, power_words
 from tui import text
+
+if TYPE_CHECKING:
+    from swarm.api import LearnerView, RunState
 
 
 def learner_wh(view: LearnerView) -> float | None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from swarm.api import Job, RunState, SeenPeer, SeenRun, Sightings, progress
+from swarm.api import progress
 from tui import text, view_ranks
-from tui.messages import RUNNING_JOB, HomeShown, RunAt
+from tui.messages import RUNNING_JOB, RunAt
 from tui.view_run import METHODS, STALE_S, asked_by, glyph, joinable, method, phase_cell, program_words, round_text
 from tui.widgets.table import Cell, Column, Row
-from tui.widgets.toned import Line, Piece
+
+if TYPE_CHECKING:
+    from swarm.api import Job, RunState, SeenPeer, SeenRun, Sightings
+    from tui.messages import HomeShown
+    from tui.widgets.toned import Line, Piece
 
 RUN_COLUMNS = (
     Column("run", 22, grow=True),

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from swarm.api import Tick
 from tui import text
-from tui.messages import RUNNING_JOB, JoinShown
+from tui.messages import RUNNING_JOB
 from tui.view_run import METHODS
-from tui.widgets.toned import Line, Piece
+
+if TYPE_CHECKING:
+    from swarm.api import Tick
+    from tui.messages import JoinShown
+    from tui.widgets.toned import Line, Piece
 
 _MARKS: dict[str, tuple[str, str]] = {
     "ok": ("✓", "good"),

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from swarm.api import (
     REASONS,
-    Job,
-    LearnerView,
-    Participant,
-    RankView,
-    Rejected,
-    RoundRecord,
-    RunState,
     participants,
     private,
     rank_views,
 )
 from tui import text, view_energy
-from tui.messages import RunShown
 from tui.states import STATES, learner_state
 from tui.view_round import grid, weight_text
 from tui.view_rounds import cosine_text
 from tui.view_run import asked_by, name, round_steps, work_rate
 from tui.view_work import goodput_text, memory_text
 from tui.widgets.table import Cell, Column
-from tui.widgets.toned import Line, Piece
+
+if TYPE_CHECKING:
+    from swarm.api import (
+        Job,
+        LearnerView,
+        Participant,
+        RankView,
+        Rejected,
+        RoundRecord,
+        RunState,
+    )
+    from tui.messages import RunShown
+    from tui.widgets.toned import Line, Piece
 
 SHOWN = 50  # rounds
 _BACK = 500  # rounds that are looked through

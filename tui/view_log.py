@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from swarm.api import Job
 from tui import text
-from tui.transitions import Note
-from tui.widgets.toned import Line
+
+if TYPE_CHECKING:
+    from swarm.api import Job
+    from tui.transitions import Note
+    from tui.widgets.toned import Line
 
 LEVELS = ("INFO+", "WARN+", "ERROR")
 _LEVEL = re.compile(r"\d\d:\d\d:\d\d (?:(WARN|ERROR) )?")

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from swarm.api import SeenPeer, Sightings
-from swarm.api.doctor import Examination, clock_words
+from swarm.api.doctor import clock_words
 from tui import text
-from tui.messages import NetworkShown
 from tui.widgets.table import Cell, Column, Row
-from tui.widgets.toned import Line, Piece
+
+if TYPE_CHECKING:
+    from swarm.api import SeenPeer, Sightings
+    from swarm.api.doctor import Examination
+    from tui.messages import NetworkShown
+    from tui.widgets.toned import Line, Piece
 
 PEER_COLUMNS = (
     Column("peer", 16, grow=True),

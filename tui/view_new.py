@@ -6,16 +6,19 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-from swarm.api import Job
 from swarm.api import planning as plans
 from swarm.api import preview as previews
-from swarm.api.planning import Field, Method, Opening, TaskForm
 from tui import text
 from tui.messages import RUNNING_JOB
 from tui.view_run import METHODS
 from tui.widgets.form import FormRow
-from tui.widgets.toned import Line, Piece
+
+if TYPE_CHECKING:
+    from swarm.api import Job
+    from swarm.api.planning import Field, Method, Opening, TaskForm
+    from tui.widgets.toned import Line, Piece
 
 START = "start"  # key of the button
 FOLD = "fold."  # of a fold: this, and the part that it opens

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from swarm.api import (
     OPEN_RING,
-    Checked,
     FineTune,
-    Generation,
-    Link,
-    Progress,
-    RankView,
-    RunState,
     checked,
     progress,
     rank_views,
 )
 from tui import text
-from tui.messages import RunShown
 from tui.states import STATES, learner_state
 from tui.widgets.table import Cell, Column, Row
-from tui.widgets.toned import Line, Piece
+
+if TYPE_CHECKING:
+    from swarm.api import (
+        Checked,
+        Generation,
+        Link,
+        Progress,
+        RankView,
+        RunState,
+    )
+    from tui.messages import RunShown
+    from tui.widgets.toned import Line, Piece
 
 RANK_COLUMNS = (
     Column("learner", 12, grow=True),

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from swarm.api import RunState, SeenPeer, Sightings
+from typing import TYPE_CHECKING
+
 from tui import text
+
+if TYPE_CHECKING:
+    from swarm.api import RunState, SeenPeer, Sightings
 
 _WOULD = ("idle", "waiting", "paused")  # what a machine that stands by tells of itself
 

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from swarm.api import (
     ORDINARY,
     REASONS,
-    Algorithm,
-    ClosedRound,
     DiLoCo,
-    EvalRecord,
     FedAvg,
-    Participant,
-    RoundRecord,
-    RunState,
     confusion_lines,
     expected,
     labelled,
@@ -27,7 +22,17 @@ from swarm.api import (
 from tui import text
 from tui.view_rounds import cosine_text, mean_cosine
 from tui.widgets.table import Cell, Column, fit_columns
-from tui.widgets.toned import Line, Piece
+
+if TYPE_CHECKING:
+    from swarm.api import (
+        Algorithm,
+        ClosedRound,
+        EvalRecord,
+        Participant,
+        RoundRecord,
+        RunState,
+    )
+    from tui.widgets.toned import Line, Piece
 
 SHOWN = 500  # participants, and as many rejected
 METRICS = 20  # shown of each kind

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from swarm.api import (
     DiLoCo,
-    EvalRecord,
     FedAvg,
-    Rejected,
-    RoundRecord,
-    RunState,
     accuracy,
     expected,
     grace_s,
@@ -21,8 +18,16 @@ from swarm.api import (
     train_loss,
 )
 from tui import text
-from tui.messages import RunShown
-from tui.widgets.toned import Line, Piece
+
+if TYPE_CHECKING:
+    from swarm.api import (
+        EvalRecord,
+        Rejected,
+        RoundRecord,
+        RunState,
+    )
+    from tui.messages import RunShown
+    from tui.widgets.toned import Line, Piece
 
 _REFUSED = 4  # rejected snapshots that a round shows
 _ROOM_FOR_BYTES, _ROOM_FOR_NORMS = 52, 72  # cells; the same for all lines, so that their figures stand in columns

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
+from swarm import api
 from swarm.api import (
     DiLoCo,
     FedAvg,
     FineTune,
-    LearnerView,
-    RunState,
     accuracy,
-    foreign_program,
-    oddities,
     private,
     settings_words,
     train_loss,
 )
 from tui import text, view_ranks, view_rounds, view_trouble
-from tui.messages import RunShown
 from tui.states import STATES, learner_state
 from tui.view_work import goodput, goodput_text, memory_text, totals, traffic
 from tui.widgets.table import Cell, Column, Row
-from tui.widgets.toned import Line, Piece
+
+if TYPE_CHECKING:
+    from swarm.api import (
+        LearnerView,
+        RunState,
+    )
+    from tui.messages import RunShown
+    from tui.widgets.toned import Line, Piece
 
 _MANY_STEPS = 1e9  # more than a round has
 WIDE = 100  # columns, from which on the title has room for a fingerprint
@@ -109,7 +113,7 @@ def droppable(state: RunState) -> tuple[str, ...]:
 
 def program_words(state: RunState) -> str:
     """How a run is joined that no worker can join, in one line; '' for all others."""
-    program = foreign_program(state.manifest) if state.manifest else ""
+    program = api.foreign_program(state.manifest) if state.manifest else ""
     return f"{name(state)} {program}" if program else ""
 
 
@@ -233,7 +237,7 @@ def banner(shown: RunShown) -> Iterator[Line]:
         yield ((f"‖ paused here: {text.plain(job.held, 200)}; it goes on by itself", "warn"),)
     if state.manifest is not None and not state.lost:
         yield from _phase_lines(shown)
-        yield from view_trouble.oddity_lines(oddities(state, shown.sightings))
+        yield from view_trouble.oddity_lines(api.oddities(state, shown.sightings))
 
 
 def _phase_lines(shown: RunShown) -> Iterator[Line]:

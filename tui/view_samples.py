@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from swarm.api import RunState
 from tui import text
 from tui.view_round import sample_lines
-from tui.widgets.toned import Line
+
+if TYPE_CHECKING:
+    from swarm.api import RunState
+    from tui.widgets.toned import Line
 
 SHOWN = 50  # samples
 _LINES = 12  # of one

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from swarm.api import Described, Settings, checked_setting
+from swarm.api import checked_setting
 from tui import text
-from tui.commands import Place
 from tui.keymap import keymap
 from tui.widgets.table import Cell, Column, Row
-from tui.widgets.toned import Line
+
+if TYPE_CHECKING:
+    from swarm.api import Described, Settings
+    from tui.commands import Place
+    from tui.widgets.toned import Line
 
 COLUMNS = (
     Column("setting", 13, sortable=False),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from swarm.api import LearnerView, SeenPeer, Tick
 from tui import text
-from tui.messages import RunShown
-from tui.widgets.toned import Line
+
+if TYPE_CHECKING:
+    from swarm.api import LearnerView, SeenPeer, Tick
+    from tui.messages import RunShown
+    from tui.widgets.toned import Line
 
 SHOWN = 3  # of one kind, at most
 ODD = 2  # the run goes on: the learners have the room

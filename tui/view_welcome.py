@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from swarm.api.welcoming import Begun, Folder, Machine
 from tui import text
-from tui.widgets.toned import Line
+
+if TYPE_CHECKING:
+    from swarm.api.welcoming import Begun, Folder, Machine
+    from tui.widgets.toned import Line
 
 _FRAMEWORKS = {"torch": "PyTorch", "mlx": "MLX"}
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from swarm.api import Beat, LearnerView, RunState
+from typing import TYPE_CHECKING
+
 from tui import text
+
+if TYPE_CHECKING:
+    from swarm.api import Beat, LearnerView, RunState
 
 
 def memory_text(view: LearnerView) -> str:

@@ -82,8 +82,8 @@ def extended(curve: Curve, *points: tuple[int, float]) -> Curve:
 
 
 def told(series: Series, *records: RoundRecord, hidden: bool) -> Series:
-    """`series` with later rounds. `hidden`: of the participants' data only counts are told. A long history is told by many rounds
-    at a time: every learner's curve is copied once for all of them."""
+    """`series` with later rounds. `hidden`: of the participants' data only counts are told. Of a long history many rounds
+    are told at a time: every learner's curve is copied once for all of them."""
     points: dict[str, list[tuple[int, float]]] = {}
     took_part = dict(series.took_part)
     for record in records:

@@ -1,9 +1,9 @@
 """What tests/bench/screen.py measures, each in a process of its own on a terminal of its own: the app over a run that is
 replayed, and a bare Textual app.
 
-    python -m tests.bench.replayed app LEARNERS ROUNDS EVERY_S      a snapshot every so many seconds; 0: as soon as the last is painted
-    python -m tests.bench.replayed bare                             repaints all cells of the terminal every second
-    python -m tests.bench.replayed first                            paints one word
+    python -m tests.bench.replayed app LEARNERS ROUNDS EVERY_S     a snapshot every so many seconds; 0: when one is painted
+    python -m tests.bench.replayed bare                            repaints all cells of the terminal every second
+    python -m tests.bench.replayed first                           paints one word
 
 Every snapshot that was painted, counted from 1, is told on the descriptor that REPLAY_TELLS names.
 """

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from swarm import api
 from swarm.core.joining import Fault
-from tui import app as app_module
 from tui import view_home, view_join
 from tui.app import SwarmApp
 from tui.messages import CommandEnded
@@ -212,7 +212,7 @@ async def test_what_may_ask_for_a_password_gets_the_terminal(
         return problem
 
     monkeypatch.setattr(app, "suspend", suspended)
-    monkeypatch.setattr(app_module, "mount", mount)
+    monkeypatch.setattr(api, "mount", mount)
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("j", "enter", "m")
         assert given == ["terminal", (("gio", "mount", "smb://nas/swarm"), False), "screen"]

@@ -20,12 +20,16 @@ HEAVY = {"numpy", "ml_dtypes", "torch", "mlx"}
 HELP = "import sys; sys.argv = ['swarm', '--help']; from swarm.cli import main; main()"
 
 
-def top_level_modules_loaded_by(code: str) -> set[str]:
+def modules_loaded_by(code: str) -> set[str]:
     """Run `code` in an interpreter of its own, which ends well, and return what sys.modules then holds."""
     report = "import atexit, json, sys; atexit.register(lambda: print(json.dumps(sorted(sys.modules)), file=sys.stderr))"
     done = subprocess.run([sys.executable, "-c", f"{report}\n{code}"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return {name.partition(".")[0] for name in json.loads(done.stderr.splitlines()[-1])}
+    return set(json.loads(done.stderr.splitlines()[-1]))
+
+
+def top_level_modules_loaded_by(code: str) -> set[str]:
+    return {name.partition(".")[0] for name in modules_loaded_by(code)}
 
 
 def imports_of(path: Path) -> set[str]:
@@ -69,22 +73,20 @@ def test_the_api_gives_what_its_imports_say_and_loads_it_when_it_is_asked_for() 
     assert all(getattr(api, name) is not None for name in api.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = api.nothing
-    loaded = json.loads(
-        subprocess.run(
-            [sys.executable, "-c", "import json, sys; from swarm import api; print(json.dumps(sorted(sys.modules)))"],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-    )
-    assert [name for name in loaded if name.startswith("swarm.")] == ["swarm.api"]
+    assert {name for name in modules_loaded_by("from swarm import api") if name.startswith("swarm.")} == {"swarm.api"}
 
 
 def test_the_screen_starts_without_arrays_or_framework() -> None:
-    loaded = top_level_modules_loaded_by("import tui.app")
+    loaded = modules_loaded_by("import tui.__main__")
     assert "textual" in loaded
-    assert not loaded & HEAVY
+    assert not {name.partition(".")[0] for name in loaded} & HEAVY
+
+
+def test_home_is_painted_before_what_reads_mailboxes_is_loaded() -> None:
+    loaded = modules_loaded_by("import tui.__main__")
+    assert "tui.screens.home" in loaded
+    late = ("swarm.watch", "swarm.mailbox", "swarm.launcher", "swarm.network", "swarm.api.", "tui.feed", "tui.screens.run")
+    assert [name for name in sorted(loaded) if name.startswith(late)] == []
 
 
 @pytest.mark.parametrize("path", (ROOT / "swarm" / "core").rglob("*.py"), ids=lambda path: path.name)

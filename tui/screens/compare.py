@@ -10,23 +10,26 @@ from textual.app import ComposeResult
 from textual.reactive import reactive
 from textual.timer import Timer
 
-from swarm.api import RunState, SwarmError
+from swarm.api import SwarmError
 from tui import text, view_compare
 from tui.asked import Question
 from tui.commands import Place, bindings
-from tui.messages import Answered, RunAt
+from tui.messages import RunAt
 from tui.screens.dialogs import CANCEL, Choice, Option
 from tui.screens.plots import PlotScreen
-from tui.sources import Api, RunSource
 from tui.view_compare import Side
-from tui.view_curves import Metric
 from tui.widgets.keybar import KeyBar
 from tui.widgets.plot import PlotPane
 from tui.widgets.table import Table
-from tui.widgets.toned import Line, Words
+from tui.widgets.toned import Words
 
 if TYPE_CHECKING:
+    from swarm.api import RunState
     from tui.app import SwarmApp
+    from tui.messages import Answered
+    from tui.sources import Api, RunSource
+    from tui.view_curves import Metric
+    from tui.widgets.toned import Line
 
 AGAIN_S = 2.0  # between two looks at runs that go on
 _KEPT = 256  # records of each run that stay whole

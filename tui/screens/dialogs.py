@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -14,7 +14,10 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Static
 
-from tui.widgets.toned import Line, content
+from tui.widgets.toned import content
+
+if TYPE_CHECKING:
+    from tui.widgets.toned import Line
 
 
 @dataclass(frozen=True)

@@ -9,20 +9,19 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.reactive import reactive
 
-from swarm.api import Job, RunState
-from tui import questions, view_compare, view_home
+from tui import questions, screens, view_home
 from tui.commands import Place, bindings
-from tui.messages import RUNNING_JOB, HomeShown, RunAt
-from tui.screens.compare import CompareScreen
+from tui.messages import RUNNING_JOB, RunAt
 from tui.screens.lists import ListScreen
-from tui.screens.log import LogScreen
 from tui.view_run import stoppable
 from tui.widgets.keybar import KeyBar
 from tui.widgets.table import Table
 from tui.widgets.toned import Words
 
 if TYPE_CHECKING:
+    from swarm.api import Job, RunState
     from tui.app import SwarmApp
+    from tui.messages import HomeShown
 
 
 class HomeScreen(ListScreen):
@@ -67,6 +66,8 @@ class HomeScreen(ListScreen):
         self.query_one("#banner", Words).show(*view_home.banner(shown, here))
         rows = view_home.run_rows(shown, here)
         if self._marked is not None:
+            from tui import view_compare  # which brings the plots: not before the first paint
+
             rows = view_compare.marked(rows, view_home.row_key(self._marked))
         self.query_one("#runs", Table).show(rows)
         jobs = self.query_one("#jobs", Table)
@@ -87,6 +88,8 @@ class HomeScreen(ListScreen):
             lines = list(view_home.peer_detail(shown, self.table.cursor))
         if self._marked is not None and shown is not None:
             one = view_home.find_entry(shown, self._marked)
+            from tui import view_compare
+
             lines = [view_compare.mark_line(one.name if one else self._marked.run), *lines]
         self.query_one("#detail", Words).show(*lines)
         self.refresh_bindings()
@@ -180,11 +183,11 @@ class HomeScreen(ListScreen):
         self._marked = at if marked is None else None
         self._paint()
         if marked is not None and marked != at:
-            self.app.push_screen(CompareScreen(marked, at))
+            self.app.push_screen(screens.CompareScreen(marked, at))
 
     def action_log(self) -> None:
         if (job := self._job) is not None:
-            self.app.push_screen(LogScreen(RunAt(job.mailbox, job.run), job=job.id))
+            self.app.push_screen(screens.LogScreen(RunAt(job.mailbox, job.run), job=job.id))
 
     def action_network(self) -> None:
         self.app.open_network()

@@ -9,13 +9,14 @@ from textual.reactive import reactive
 
 from tui import view_join
 from tui.commands import Place, bindings
-from tui.messages import JoinShown, RunAt
+from tui.messages import RunAt
 from tui.screens.lists import LiveScreen
 from tui.widgets.keybar import KeyBar
 from tui.widgets.toned import Lines, Words
 
 if TYPE_CHECKING:
     from tui.app import SwarmApp
+    from tui.messages import JoinShown
 
 _SOMETIMES = ("join", "mount", "watch")
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
 
-from swarm.api import Job
 from tui import questions, view_learner, view_log
 from tui.commands import Place, bindings
-from tui.messages import Answered, RunAt
 from tui.screens.log import LogOf, LogScreen
 from tui.screens.reading import ReadingScreen
 from tui.view_run import droppable, stoppable
 from tui.widgets.keybar import KeyBar
 from tui.widgets.toned import Lines, Words
+
+if TYPE_CHECKING:
+    from swarm.api import Job
+    from tui.messages import Answered, RunAt
 
 _TAIL = 200  # lines of its log
 

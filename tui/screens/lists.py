@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from textual.app import SystemCommand
 from textual.screen import Screen
 
-from tui.commands import Place
-from tui.messages import Answered
 from tui.screens.dialogs import FilterBar
 from tui.widgets.table import Table
 from tui.widgets.toned import Toned
 
 if TYPE_CHECKING:
+    from tui.commands import Place
+    from tui.messages import Answered
     from tui.preferences import Preferring
 
 

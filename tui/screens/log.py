@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from swarm.api import Job
 from tui import view_log
 from tui.asked import Question
 from tui.background import in_thread
 from tui.commands import Place, bindings
-from tui.messages import Answered, RunAt
 from tui.screens.dialogs import FilterBar
 from tui.screens.reading import ReadingScreen
-from tui.sources import Api
-from tui.transitions import Note
 from tui.widgets.toned import Words
+
+if TYPE_CHECKING:
+    from swarm.api import Job
+    from tui.messages import Answered, RunAt
+    from tui.sources import Api
+    from tui.transitions import Note
 
 KEPT = 2000  # lines
 EVERY_S = 1.0

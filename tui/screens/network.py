@@ -10,7 +10,6 @@ from textual.reactive import reactive
 
 from tui import view_network
 from tui.commands import Place, bindings
-from tui.messages import NetworkShown
 from tui.screens.lists import ListScreen
 from tui.widgets.keybar import KeyBar
 from tui.widgets.table import Table
@@ -18,6 +17,7 @@ from tui.widgets.toned import Lines, Words
 
 if TYPE_CHECKING:
     from tui.app import SwarmApp
+    from tui.messages import NetworkShown
 
 
 class NetworkScreen(ListScreen):

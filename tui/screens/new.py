@@ -16,9 +16,8 @@ from tui import view_new
 from tui.asked import Question
 from tui.background import in_thread
 from tui.commands import KEYS, Place, bindings
-from tui.messages import Answered, RunAt
+from tui.messages import RunAt
 from tui.screens.lists import LiveScreen
-from tui.sources import Api
 from tui.view_new import Draft
 from tui.widgets.form import Form
 from tui.widgets.keybar import KeyBar
@@ -26,6 +25,8 @@ from tui.widgets.toned import Lines, Words
 
 if TYPE_CHECKING:
     from tui.app import SwarmApp
+    from tui.messages import Answered
+    from tui.sources import Api
 
 PAUSE_S = 0.4  # without a key, before the preview is asked for
 _STEPS = {

@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import textual
 from rich.console import Console
 from textual.geometry import Size
 
-from swarm.api import Job, __version__
+from swarm.api import __version__
 from tui import text
-from tui.commands import Key, Place, key_names
-from tui.messages import Facts, HomeShown, RunShown
-from tui.widgets.toned import Line
+from tui.commands import key_names
+
+if TYPE_CHECKING:
+    from swarm.api import Job
+    from tui.commands import Key, Place
+    from tui.messages import Facts, HomeShown, RunShown
+    from tui.widgets.toned import Line
 
 _TERMINAL = ("TERM", "TERM_PROGRAM", "COLORTERM", "NO_COLOR", "LANG", "LC_ALL", "TMUX", "SSH_TTY")
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from textual.app import SystemCommand
 
 from tui.screens.lists import ListScreen
-from tui.view_curves import Metric, PlotView, after, chosen
+from tui.view_curves import after, chosen
 
 if TYPE_CHECKING:
     from tui.app import SwarmApp
+    from tui.view_curves import Metric, PlotView
 
 
 class PlotScreen(ListScreen):

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
 
-from tui.messages import RunAt, RunShown
 from tui.screens.lists import LiveScreen
 from tui.widgets.keybar import KeyBar
-from tui.widgets.toned import Line, Lines, Words, folded
+from tui.widgets.toned import Lines, Words, folded
 
 if TYPE_CHECKING:
     from tui.app import SwarmApp
+    from tui.messages import RunAt, RunShown
+    from tui.widgets.toned import Line
 
 
 class ReadingScreen(LiveScreen):

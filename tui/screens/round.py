@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from swarm.api import ClosedRound, RunState, held_round
+from swarm.api import ClosedRound, held_round
 from tui import text, view_ranks, view_round
 from tui.asked import Question
 from tui.commands import Place, bindings
-from tui.messages import Answered, RunAt
 from tui.screens.dialogs import Ask
 from tui.screens.reading import ReadingScreen
-from tui.sources import Api
 from tui.view_run import name
-from tui.widgets.toned import Line
+
+if TYPE_CHECKING:
+    from swarm.api import RunState
+    from tui.messages import Answered, RunAt
+    from tui.sources import Api
+    from tui.widgets.toned import Line
 
 
 @dataclass(frozen=True)

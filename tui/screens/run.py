@@ -16,7 +16,7 @@ from tui import questions, view_clients, view_curves, view_energy, view_ranks, v
 from tui.asked import Question
 from tui.background import in_thread
 from tui.commands import Place, bindings
-from tui.messages import Answered, RunAt, RunShown
+from tui.messages import RunShown
 from tui.screens.compare import ask_other
 from tui.screens.dialogs import Page
 from tui.screens.learner import LearnerScreen
@@ -24,7 +24,6 @@ from tui.screens.log import LogScreen
 from tui.screens.plots import PlotScreen
 from tui.screens.round import RoundScreen
 from tui.screens.samples import SamplesScreen
-from tui.sources import Api
 from tui.widgets.keybar import KeyBar
 from tui.widgets.plot import PlotPane
 from tui.widgets.rounds import RoundsPane
@@ -33,6 +32,8 @@ from tui.widgets.toned import Lines, Words
 
 if TYPE_CHECKING:
     from tui.app import SwarmApp
+    from tui.messages import Answered, RunAt
+    from tui.sources import Api
 
 # Actions that a run may not have.
 _SOMETIMES = ("join", "leave", "stop", "pause", "drop", "extend", "export", "samples", "clients", "details", "overlay")

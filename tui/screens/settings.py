@@ -13,17 +13,19 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
-from swarm.api import Described, described_settings, settings_path
+from swarm.api import described_settings, settings_path
 from tui import view_settings
 from tui.commands import Place, bindings
 from tui.preferences import together
 from tui.screens.lists import ListScreen
 from tui.widgets.keybar import KeyBar
 from tui.widgets.table import Table
-from tui.widgets.toned import Line, Words, content
+from tui.widgets.toned import Words, content
 
 if TYPE_CHECKING:
+    from swarm.api import Described
     from tui.app import SwarmApp
+    from tui.widgets.toned import Line
 
 
 class Edit(ModalScreen[None]):

@@ -16,15 +16,16 @@ from swarm.api.welcoming import Begun, Folder, Machine
 from tui import text, view_welcome
 from tui.asked import Question
 from tui.commands import Place, bindings
-from tui.messages import Answered, RunAt
+from tui.messages import RunAt
 from tui.screens.dialogs import Page
 from tui.screens.lists import LiveScreen
-from tui.sources import Api
 from tui.widgets.keybar import KeyBar
 from tui.widgets.toned import Words
 
 if TYPE_CHECKING:
     from tui.app import SwarmApp
+    from tui.messages import Answered
+    from tui.sources import Api
 
 _UNSIGNED, _SIGNED = "○ no passphrase", "● a passphrase"
 _PAUSE_S = 0.3  # in typing, after which the folder is looked at

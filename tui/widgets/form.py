@@ -6,10 +6,9 @@ What is typed goes into the field under the cursor. Every other key is left to t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from rich.cells import cell_len
 from rich.style import Style
@@ -19,7 +18,12 @@ from textual.message import Message
 from textual.strip import Strip
 
 from tui import text
-from tui.widgets.toned import Line, Piece, Toned
+from tui.widgets.toned import Toned
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tui.widgets.toned import Line, Piece
 
 Kind = Literal["text", "choice", "heading", "fold", "button"]
 MOST = 4096  # characters of a value

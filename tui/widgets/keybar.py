@@ -14,9 +14,10 @@ from textual.screen import Screen
 from textual.strip import Strip
 from textual.widget import Widget
 
-from tui.commands import Key, Place, key_name
+from tui.commands import Place, key_name
 
 if TYPE_CHECKING:
+    from tui.commands import Key
     from tui.preferences import Preferring
 
 

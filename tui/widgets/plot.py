@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.strip import Strip
 
 from tui import plotting
 from tui.plotting import Chart
-from tui.widgets.toned import Line, Toned
+from tui.widgets.toned import Toned
+
+if TYPE_CHECKING:
+    from tui.widgets.toned import Line
 
 
 class PlotPane(Toned):

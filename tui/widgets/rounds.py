@@ -3,14 +3,19 @@ data-parallel job its generations."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from textual import events
 from textual.geometry import Size
 from textual.message import Message
 from textual.strip import Strip
 
 from tui import view_ranks, view_rounds
-from tui.messages import RunShown
-from tui.widgets.toned import Line, Toned
+from tui.widgets.toned import Toned
+
+if TYPE_CHECKING:
+    from tui.messages import RunShown
+    from tui.widgets.toned import Line
 
 
 class RoundsPane(Toned):

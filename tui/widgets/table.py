@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from textual import events
 from textual.geometry import Region, Size
@@ -11,7 +11,10 @@ from textual.message import Message
 from textual.strip import Strip
 
 from tui import text
-from tui.widgets.toned import Line, Piece, Toned
+from tui.widgets.toned import Toned
+
+if TYPE_CHECKING:
+    from tui.widgets.toned import Line, Piece
 
 
 @dataclass(frozen=True)
