@@ -34,7 +34,7 @@ FEDAVG = ("start", "fedavg", "--task", "lenet5", "--name", DIGITS, "--rounds", "
 FEDAVG += ("--optimizer", "adam", "--lr", "0.002", "--batch-size", "16", "--local-epochs", "2", "--partition", "dirichlet:0.5")
 FEDAVG += ("--model-seed", "17", "--training-seed", "29", *OFTEN)
 TUNE = ("start", "mlx-lm", "--model", "tiny-llama", "--data", "rows", "--name", MODEL, "--iters", "2000", "--save-every", "100")
-TUNE += ("--world-size-min", "2", "--steps-per-report", "10", "--learning-rate", "1e-3")
+TUNE += ("--world-size-min", "2", "--steps-per-report", "10", "--learning-rate", "1e-3", "--num-layers", "2")
 TORCH, MLX = (("--framework", name, "--device", "cpu", "--threads", "1") for name in ("torch", "mlx"))
 
 
@@ -99,7 +99,6 @@ def learn_text(desk: Person, laptop: Person, there: Screen, here: Screen) -> Non
     here.press("Escape")
     laptop.swarm("join", TEXT, *MLX, "--detach")  # on the screen it would be PyTorch, of which there is one already
     there.until(quiet(lambda shown: re.search(rf" {TEXT}\* .* running .*  2 ", shown)), "a run of two learners")
-    take("home", desk, there)
     there.press("Enter")
     there.until(rounds_of(TEXT, ROUNDS, "2/2 learners"), "rounds of two learners")
     take("run", desk, there)
@@ -118,9 +117,10 @@ def learn_text(desk: Person, laptop: Person, there: Screen, here: Screen) -> Non
     there.press("Escape")
 
 
-def make_another(desk: Person, there: Screen) -> None:
+def look_and_make_another(desk: Person, there: Screen) -> None:
     there.press("Escape")
-    there.until_shown(r" Runs \d")
+    there.until(quiet(lambda shown: " Runs 2 " in shown), "Home")
+    take("home", desk, there)
     there.press("n")
     there.until_shown(" laptop ", "parameters +120k", "gives .*/s", r"✓ \^s makes it")
     there.press("Down")
@@ -147,7 +147,7 @@ def tune(desk: Person, laptop: Person, there: Screen) -> None:
     there.until_shown(rf" {MODEL}\* .* running .*  2 ")
     go_to(there, MODEL)
     there.press("Enter")
-    there.until(quiet(lambda shown: "┤" in shown), "steps of two ranks")
+    there.until(quiet(lambda shown: re.search(r"\bit [1-9]\d\d", shown) and "┤" in shown), "steps of two ranks")
     take("tuning", desk, there)
 
 
@@ -161,7 +161,7 @@ def main() -> None:
         there, here = desk.screen(), laptop.screen()
         learn_text(desk, laptop, there, here)
         learn_digits(laptop, here)
-        make_another(desk, there)
+        look_and_make_another(desk, there)
         desk.swarm("stop", TEXT)
         attic.swarm("stop", DIGITS)
         if find_spec("mlx_lm") is not None:
