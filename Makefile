@@ -1,6 +1,6 @@
 # For GNU Make 3.81 (the one that macOS ships) and newer.
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow fuzz ranks lint format bench bench-screen clean
+.PHONY: help demo test slow fuzz ranks lint format bench bench-screen pictures clean
 
 BIN := .venv/bin
 # Both kinds of learner: PyTorch and MLX train in one run.
@@ -21,6 +21,7 @@ help:
 	@echo 'make format  lay out the code the way lint wants it'
 	@echo 'make bench   how long the command takes to start, and what an exchange costs here'
 	@echo 'make bench-screen   what the screen costs: CPU, first paint, keys, memory, a long history; 10 minutes'
+	@echo 'make pictures  the pictures of the screens in the README, of real runs: on Linux, as root, with tmux'
 	@echo 'make clean   remove .venv and everything else that was made here'
 	@echo
 	@echo 'Everything is installed into .venv, nothing outside this folder. PYTHON=python3.12 picks an interpreter.'
@@ -62,6 +63,9 @@ bench: .venv/.run-stamp
 
 bench-screen: .venv/.run-stamp
 	@$(BIN)/python -m tests.bench.screen
+
+pictures: .venv/.dev-stamp
+	@$(BIN)/python tests/process/pictures.py
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache snapshot_report.html

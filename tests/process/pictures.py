@@ -23,16 +23,18 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # also when it is run by its
 from tests.process.people import SHARE, Person, people
 from tests.process.tmux import HANG_S, Screen
 
+STARTED_S = time.monotonic()
 PICTURES = Path(__file__).parents[2] / "assets" / "screens"
+ROUNDS = 12  # that a picture of a run has at least
 TEXT, DIGITS, MODEL = "text-brave-otter", "digits-calm-lynx", "tune-quick-heron"
 OFTEN = ("--beat-s", "1", "--lease-s", "10")
-DILOCO = ("start", "diloco", "--task", "charlm", "--name", TEXT, "--rounds", "40", "--sync-every", "12", "--seed", "7", *OFTEN)
+DILOCO = ("start", "diloco", "--task", "charlm", "--name", TEXT, "--rounds", "40", "--sync-every", "8", "--seed", "7", *OFTEN)
 DILOCO += ("--quorum-size", "2", "--delta-dtype", "bf16")
 FEDAVG = ("start", "fedavg", "--task", "lenet5", "--name", DIGITS, "--rounds", "60", "--clients", "10", "--per-round", "4")
-FEDAVG += ("--optimizer", "adam", "--lr", "0.002", "--batch-size", "8", "--local-epochs", "2", "--partition", "dirichlet:0.5")
+FEDAVG += ("--optimizer", "adam", "--lr", "0.002", "--batch-size", "16", "--local-epochs", "2", "--partition", "dirichlet:0.5")
 FEDAVG += ("--model-seed", "17", "--training-seed", "29", *OFTEN)
 TUNE = ("start", "mlx-lm", "--model", "tiny-llama", "--data", "rows", "--name", MODEL, "--iters", "2000", "--save-every", "100")
-TUNE += ("--world-size-min", "2", "--steps-per-report", "10", "--learning-rate", "1e-3", *OFTEN)
+TUNE += ("--world-size-min", "2", "--steps-per-report", "10", "--learning-rate", "1e-3", "--num-layers", "2")
 TORCH, MLX = (("--framework", name, "--device", "cpu", "--threads", "1") for name in ("torch", "mlx"))
 
 
@@ -49,7 +51,7 @@ def take(name: str, person: Person, screen: Screen) -> None:
     text = picture.read_text("utf-8")
     (PICTURES / f"{name}.svg").write_text(text, "utf-8")
     picture.unlink()
-    print(f"{name}.svg", flush=True)
+    print(f"{name}.svg, after {time.monotonic() - STARTED_S:.0f} s", flush=True)
 
 
 def round_of(shown: str) -> int:
@@ -67,9 +69,26 @@ def rounds_of(run: str, rounds: int, more: str) -> Callable[[str], bool]:
 
     def holds(shown: str) -> bool:
         head = shown.partition("\n")[0]
-        return run in head and more in head and round_of(shown) >= rounds and "┣" in shown
+        return run in head and more in head and round_of(shown) >= rounds and "┤" in shown
 
     return quiet(holds)
+
+
+def go_to(screen: Screen, run: str) -> None:
+    """On Home, put the cursor on a run; those that can be joined stand first, and the cursor stays with its run."""
+
+    def at(shown: str) -> str:
+        found = re.search(r"┃▸ ([\w-]+)", shown)
+        return found[1] if found else ""
+
+    here = at(screen.until_shown(rf"┃(▸| ) {run}"))
+    key = "Down"
+    while here != run:
+        screen.press(key)
+        try:
+            here = at(screen.until(lambda now, before=here: at(now) != before, "another row under the cursor", within_s=1.0))
+        except AssertionError:  # the last row
+            key = "Up"
 
 
 def learn_text(desk: Person, laptop: Person, there: Screen, here: Screen) -> None:
@@ -80,18 +99,40 @@ def learn_text(desk: Person, laptop: Person, there: Screen, here: Screen) -> Non
     here.press("Escape")
     laptop.swarm("join", TEXT, *MLX, "--detach")  # on the screen it would be PyTorch, of which there is one already
     there.until(quiet(lambda shown: re.search(rf" {TEXT}\* .* running .*  2 ", shown)), "a run of two learners")
-    take("home", desk, there)
     there.press("Enter")
-    there.until(rounds_of(TEXT, 14, "2/2 learners"), "rounds of two learners")
+    there.until(rounds_of(TEXT, ROUNDS, "2/2 learners"), "rounds of two learners")
     take("run", desk, there)
+    there.press("Enter")
+    there.until(quiet(lambda shown: "Learner desk" in shown), "the learner")
+    take("learner", desk, there)
+    there.press("Escape")
+    there.until_shown("2/2 learners")
+    there.press("3")
+    there.until_shown("┏━ Rounds")
+    there.press("Enter")
+    there.until_shown("─ Round ")
+    there.press("Left")  # to one that is evaluated
+    there.until(quiet(lambda shown: "─ Round " in shown and "Evaluation  none" not in shown), "the round")
+    take("round", desk, there)
+    there.press("Escape")
+
+
+def look_and_make_another(desk: Person, there: Screen) -> None:
+    there.press("Escape")
+    there.until(quiet(lambda shown: " Runs 2 " in shown), "Home")
+    take("home", desk, there)
+    there.press("n")
+    there.until_shown(" laptop ", "parameters +120k", "gives .*/s", r"✓ \^s makes it")
+    there.press("Down")
+    there.until_shown("▸ task")
+    take("new-run", desk, there)
+    there.press("Escape")
 
 
 def learn_digits(laptop: Person, here: Screen) -> None:
-    here.until_shown(rf" {DIGITS} ")
-    here.press("G")
-    here.until_shown(rf"▸ {DIGITS}")
+    go_to(here, DIGITS)
     here.press("w")
-    here.until(rounds_of(DIGITS, 14, "FedAvg"), "rounds of clients")
+    here.until(rounds_of(DIGITS, ROUNDS, "FedAvg"), "rounds of clients")
     take("fedavg", laptop, here)
 
 
@@ -103,12 +144,10 @@ def tune(desk: Person, laptop: Person, there: Screen) -> None:
     shutil.copytree(desk.home / "tiny-llama", laptop.home / "tiny-llama")
     desk.swarm(*TUNE, "--detach")
     laptop.swarm("join", MODEL, "--model", "tiny-llama", "--detach")
-    there.press("Escape")
     there.until_shown(rf" {MODEL}\* .* running .*  2 ")
-    there.press("g")
-    there.until_shown(rf"▸ {MODEL}")
+    go_to(there, MODEL)
     there.press("Enter")
-    there.until(quiet(lambda shown: "┣" in shown), "steps of two ranks")
+    there.until(quiet(lambda shown: re.search(r"\bit [1-9]\d\d", shown) and "┤" in shown), "steps of two ranks")
     take("tuning", desk, there)
 
 
@@ -122,6 +161,7 @@ def main() -> None:
         there, here = desk.screen(), laptop.screen()
         learn_text(desk, laptop, there, here)
         learn_digits(laptop, here)
+        look_and_make_another(desk, there)
         desk.swarm("stop", TEXT)
         attic.swarm("stop", DIGITS)
         if find_spec("mlx_lm") is not None:

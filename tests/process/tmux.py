@@ -28,9 +28,9 @@ class Screen:
     def type(self, words: str) -> None:
         self._tmux.tell("send-keys", "-t", self.name, "-l", words)
 
-    def until(self, wanted: Callable[[str], object], what: str) -> str:
+    def until(self, wanted: Callable[[str], object], what: str, *, within_s: float = HANG_S) -> str:
         """What is shown once `wanted` holds."""
-        until_s = time.monotonic() + HANG_S
+        until_s = time.monotonic() + within_s
         while not wanted(shown := self.shown()):
             assert time.monotonic() < until_s, f"{self.name} never shows {what}:\n{shown}"
             time.sleep(0.1)

@@ -17,6 +17,8 @@ from swarm.cli import cli, run
 from swarm.core.options import options
 from swarm.core.specs import Algorithm, DiLoCo, FedAvg
 from swarm.tasks import registry
+from tests.unit.key_table import table as key_table
+from tests.unit.key_table import written as written_keys
 
 ROOT = Path(__file__).parents[2]
 HELP = "import sys; sys.argv = ['swarm', '--help']; from swarm.cli import main; main()"
@@ -123,3 +125,18 @@ def test_a_command_that_is_shown_exists_with_its_options(line: str, words: list[
     known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
     given = {word.partition("=")[0] for word in words if re.fullmatch(r"--?[a-zA-Z][\w-]*(=.*)?", word)}
     assert given <= known | {"--help"}, line
+
+
+def test_the_readme_has_every_screen_with_its_keys() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert written_keys(text) == key_table(), "python -m tests.unit.key_table writes it anew"
+
+
+def test_a_picture_that_the_readme_shows_is_there_and_shows_no_real_place() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = set(re.findall(r"!\[[^]]+\]\(([^)]+)\)", text))
+    assert shown == {f"assets/screens/{path.name}" for path in (ROOT / "assets" / "screens").iterdir()}
+    for name in shown:
+        picture = re.sub(r"<style>.*?</style>", "", (ROOT / name).read_text(encoding="utf-8"), flags=re.DOTALL)
+        assert picture.rstrip().endswith("</svg>")
+        assert not re.search(r"/(tmp|root|home|Users|work)\b", picture), name
