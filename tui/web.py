@@ -34,7 +34,6 @@ from string import Template
 
 from aiohttp import WSCloseCode, WSMsgType, web
 from aiohttp.typedefs import Handler
-from multidict import CIMultiDict
 from textual_serve.app_service import AppService
 from textual_serve.server import Server
 
@@ -170,9 +169,8 @@ class WebServer(Server):
         return "" if hmac.compare_digest(known.encode(errors="replace"), self._token) else UNKNOWN
 
     async def headers(self, request: web.Request, response: web.StreamResponse) -> None:
-        headers: CIMultiDict[str] = response.headers
         host = request.headers.get("Host", "")
-        headers.update({**_FIXED, "Content-Security-Policy": policy(host if host_name(host) else "")})
+        response.headers.update({**_FIXED, "Content-Security-Policy": policy(host if host_name(host) else "")})
 
     # What they find
 

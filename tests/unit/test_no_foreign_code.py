@@ -23,10 +23,12 @@ CALLS = {
 
 ALLOWED = {
     ("swarm/__init__.py", "import_module"): "the package's own modules, from a table in it",
+    ("swarm/api/__init__.py", "import_module"): "the package's own modules, from a table in it",
     ("swarm/cli/__init__.py", "importlib.import_module"): "the commands' own modules, from a table in it",
     ("swarm/tasks/registry.py", "import_module"): "built-in tasks, from a table in it; a name that is not there is refused",
     ("swarm/tasks/registry.py", "entry_points"): "tasks that a person has installed here; a manifest only picks one of them",
     ("swarm/cli/screen.py", "os.execv"): "`swarm tui` becomes this Python with our own module",
+    ("tui/screens/__init__.py", "import_module"): "the screens' own modules, from a table in it",
     ("swarm/host/memory.py", "ctypes.CDLL"): "the system's own library, by a fixed name",
     ("swarm/host/screensaver.py", "ctypes.CDLL"): "the system's own libraries of X, by fixed names",
     ("swarm/core/finetune.py", "trust_remote_code"): "the values that swarm takes for it, which are: no",
