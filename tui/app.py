@@ -204,10 +204,12 @@ class SwarmApp(Preferring):
 
     @on(Answered)
     def _answered(self, message: Answered) -> None:
-        # A form under a dialog waits for its answers all the same, and paints them when it is in front again.
-        form = next((s for s in self.screen_stack if isinstance(s, screens.NewScreen)), None)
-        screen = self.screen if isinstance(self.screen, LiveScreen) else form
-        if screen is not None:
+        # Whatever lies over the one who asked: it waits for its answer all the same.
+        live = [screen for screen in self.screen_stack if isinstance(screen, LiveScreen)]
+        does = message.question.DOES
+        if message.problem and does and not any(screen.waits_for(message.question) for screen in live):
+            self.toast(f"could not {does}: {message.problem}", "error")
+        for screen in live:
             screen.answered(message)
 
     @on(CommandEnded)

@@ -5,15 +5,12 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from tui.commands import KEYS, Place, key_name
+from tui.commands import KEYS, TOGETHER, Place, key_name
 from tui.keymap import key_of, keymap
 from tui.messages import SettingsRead
-from tui.preferences import together
 from tui.screens.dialogs import FilterBar, Page
 from tui.screens.run import RunScreen
 from tui.widgets.keybar import KeyBar
-
-TOGETHER = tuple(together())
 
 
 @pytest.mark.parametrize(

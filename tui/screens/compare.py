@@ -89,7 +89,7 @@ class CompareScreen(PlotScreen):
         self._paint()
 
     def update(self) -> None:
-        """In front, perhaps again: an answer that came while a dialog was there is lost."""
+        """In front, perhaps again: an answer that came while a dialog was there is not painted."""
         self._ask()
 
     def _ask(self) -> None:
@@ -104,6 +104,8 @@ class CompareScreen(PlotScreen):
         self._problem = message.problem
         if not message.problem:
             self.shown = message.value  # type: ignore[assignment]
+        if not self.is_active:  # it asks anew when it is in front again
+            return
         if self.ready:
             self._paint()
         if any(side.read_on for side in self.sides):

@@ -76,7 +76,7 @@ class LearnerScreen(ReadingScreen):
         self._waits = ""
         if isinstance(message.value, tuple):
             self._told = (question.job, message.value)
-        if (job := self._job) is not None and job.id == question.job:
+        if self.is_active and (job := self._job) is not None and job.id == question.job:
             words = ((f"✗ {message.problem}", "bad"),) if message.problem else (("it is empty", "dim"),)
             self.query_one("#log", Lines).show(view_log.lines(self._told[1]) or (words,))
 

@@ -113,7 +113,8 @@ class LogScreen(ReadingScreen):
             self._problem = message.problem
             if isinstance(message.value, tuple):
                 self._read = (question.job, message.value)
-            self.update()
+            if self.is_active:
+                self.update()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return len(self.jobs) > 1 if action == "other" else True
