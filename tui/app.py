@@ -196,7 +196,8 @@ class SwarmApp(Preferring):
             return
         self.join_shown = message.shown
         location = message.shown.joining.location
-        if job is not None and job.state == "running" and location is not None:  # it takes part now
+        # It takes part now. Under a dialog the next look, a second later, finds it so again.
+        if job is not None and job.state == "running" and location is not None and join.is_active:
             self.close_join()
             self.open_run(RunAt(location, join.at.run))
             return
@@ -204,11 +205,10 @@ class SwarmApp(Preferring):
 
     @on(Answered)
     def _answered(self, message: Answered) -> None:
-        # A form under a dialog waits for its answers all the same, and paints them when it is in front again.
-        form = next((s for s in self.screen_stack if isinstance(s, screens.NewScreen)), None)
-        screen = self.screen if isinstance(self.screen, LiveScreen) else form
-        if screen is not None:
-            screen.answered(message)
+        # Whoever asked waits for it, under a dialog or another screen too, and paints it when it is in front again.
+        for screen in self.screen_stack:
+            if isinstance(screen, LiveScreen):
+                screen.answered(message)
 
     @on(CommandEnded)
     def _command_ended(self, message: CommandEnded) -> None:

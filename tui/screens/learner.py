@@ -67,7 +67,7 @@ class LearnerScreen(ReadingScreen):
         self.refresh_bindings()
 
     def on_screen_resume(self) -> None:
-        self._waits = ""  # an answer that came behind a dialog went to nobody
+        self._waits = ""  # its log, opened from here, has taken the question's place
 
     def answered(self, message: Answered) -> None:
         question = message.question
@@ -76,7 +76,7 @@ class LearnerScreen(ReadingScreen):
         self._waits = ""
         if isinstance(message.value, tuple):
             self._told = (question.job, message.value)
-        if (job := self._job) is not None and job.id == question.job:
+        if self.is_active and (job := self._job) is not None and job.id == question.job:
             words = ((f"✗ {message.problem}", "bad"),) if message.problem else (("it is empty", "dim"),)
             self.query_one("#log", Lines).show(view_log.lines(self._told[1]) or (words,))
 

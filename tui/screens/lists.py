@@ -40,7 +40,8 @@ class LiveScreen(Screen[None]):
         raise NotImplementedError
 
     def answered(self, message: Answered) -> None:
-        """The feed has an answer, perhaps to another screen's question."""
+        """The feed has an answer, perhaps to another screen's question. Behind others, where it is not to paint, it gets it too:
+        `is_active` tells."""
 
     def commands(self) -> Iterable[SystemCommand]:
         """For the palette, beside its keys."""

@@ -9,6 +9,7 @@ from tui import view_log
 from tui.asked import Question
 from tui.background import in_thread
 from tui.commands import Place, bindings
+from tui.messages import RUNNING_JOB
 from tui.screens.dialogs import FilterBar
 from tui.screens.reading import ReadingScreen
 from tui.widgets.toned import Words
@@ -56,19 +57,16 @@ class LogScreen(ReadingScreen):
 
     def _look(self) -> None:
         """Ask for the log, unless the last question has no answer yet: a file system may hang, too."""
-        if self.app.screen is self and not self._waits and (job := self.job) is not None:
+        if self.is_active and not self._waits and (job := self.job) is not None:
             self._waits = True
             self.app.feed.ask(LogOf(job.id, KEPT))
-
-    def on_screen_resume(self) -> None:
-        self._waits = False  # an answer that came behind a dialog went to nobody
 
     @property
     def jobs(self) -> tuple[Job, ...]:
         """This machine's in the run, those that run first."""
         at_home = self.app.home.home.jobs if self.app.home is not None else ()
         known = self.newest.jobs if self.newest is not None else tuple(job for job in at_home if job.run == self.at.run)
-        return tuple(sorted(known, key=lambda job: job.state not in ("starting", "running")))
+        return tuple(sorted(known, key=lambda job: job.state not in RUNNING_JOB))
 
     @property
     def job(self) -> Job | None:
@@ -113,7 +111,8 @@ class LogScreen(ReadingScreen):
             self._problem = message.problem
             if isinstance(message.value, tuple):
                 self._read = (question.job, message.value)
-            self.update()
+            if self.is_active:
+                self.update()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return len(self.jobs) > 1 if action == "other" else True

@@ -95,7 +95,8 @@ class RoundScreen(ReadingScreen):
         if isinstance(question, RoundOf) and question.at == self.at and question.round == self._asked:
             self._read = message.value if isinstance(message.value, ClosedRound) else None
             self._problem = message.problem
-            self.update()
+            if self.is_active:
+                self.update()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         match action:

@@ -68,6 +68,7 @@ class WelcomeScreen(LiveScreen):
         self._own: set[str] = set()  # fields that somebody typed into
         self._timer: Timer | None = None
         self._at_work: SetUp | None = None
+        self._begun: Begun | None = None  # what was set up, until it is shown
         self._signed = False
 
     def compose(self) -> ComposeResult:
@@ -109,6 +110,8 @@ class WelcomeScreen(LiveScreen):
 
     def update(self) -> None:
         """Nothing here comes with the snapshots."""
+        if self._begun is not None:
+            self.app.call_later(self._leave)  # once whatever lay over it is gone
 
     def answered(self, message: Answered) -> None:
         match message.question, message.value:
@@ -119,7 +122,9 @@ class WelcomeScreen(LiveScreen):
             case SetUp() as asked, found if asked is self._at_work:
                 self._at_work = None
                 if isinstance(found, Begun):
-                    self._leave(found)
+                    self._begun = found
+                    if self.is_active:
+                        self._leave()
                     return
                 self.app.toast(f"could not set up: {message.problem}", "error")
                 self._ask_folder(self._typed("folder"))
@@ -197,6 +202,8 @@ class WelcomeScreen(LiveScreen):
             self._signed = False
             self._paint()
         else:
+            if self._at_work is not None:
+                self.app.toast("it is set up all the same: what comes of it shows on Home")
             self.app.pop_screen()
             return
         self.focus_next()
@@ -222,7 +229,10 @@ class WelcomeScreen(LiveScreen):
         self.app.feed.ask(self._at_work)
         self._paint()
 
-    def _leave(self, begun: Begun) -> None:
+    def _leave(self) -> None:
+        begun, self._begun = self._begun, None
+        if begun is None:
+            return
         self.app.feed.rescan()
         self.app.pop_screen()
         if begun.run:
