@@ -40,8 +40,8 @@ class LiveScreen(Screen[None]):
         raise NotImplementedError
 
     def answered(self, message: Answered) -> None:
-        """The feed has an answer, perhaps to another screen's question. Behind others, where it is not to paint, it gets it too:
-        `is_active` tells."""
+        """The feed has an answer, perhaps to another screen's question. It comes behind others, too, where nothing is to be
+        painted: `is_active` tells."""
 
     def commands(self) -> Iterable[SystemCommand]:
         """For the palette, beside its keys."""

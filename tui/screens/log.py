@@ -97,7 +97,7 @@ class LogScreen(ReadingScreen):
             shown = view_log.lines(told, least=self._least, filter=filter)
             empty = "nothing that is shown here" if told else "it is read …" if self._read[0] != job.id else "it is empty"
         marks = f"{view_log.LEVELS[self._least]}" + (f"  / {filter}" if filter else "")
-        self.text.title(f"Log  {marks}", "follow ●" if self.text.following else "follow ○: G")
+        self.text.title(f"Log  {marks}", self.text.follows)
         view = (job.id if job is not None else "", self._least, filter, bool(shown))
         if self.text.following or view != self._view:  # else the end that is read would move under the reader's eyes
             self._view = view
