@@ -196,7 +196,8 @@ class SwarmApp(Preferring):
             return
         self.join_shown = message.shown
         location = message.shown.joining.location
-        if job is not None and job.state == "running" and location is not None:  # it takes part now
+        # It takes part now. Under a dialog the next look, a second later, finds it so again.
+        if job is not None and job.state == "running" and location is not None and join.is_active:
             self.close_join()
             self.open_run(RunAt(location, join.at.run))
             return

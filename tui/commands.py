@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import unicodedata
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeAlias
 
 from textual.binding import Binding, BindingType
 
@@ -68,7 +70,9 @@ _SCROLL = (
     Key("pageup", "page(-1)", "page up", "One page up.", footer=False),
 )
 
-KEYS: dict[Place, tuple[Key, ...]] = {
+Table: TypeAlias = Mapping[Place, tuple[Key, ...]]
+
+KEYS: Table = {
     Place.EVERYWHERE: (
         Key("question_mark", "help", "help", "All keys, on one page.", pinned=True),
         Key("q", "leave_app", "quit", "Quit; asks whether this machine's jobs go on.", pinned=True),
@@ -267,6 +271,11 @@ def key_name(key: str) -> str:
         with contextlib.suppress(KeyError):  # 'left_square_bracket'
             return unicodedata.lookup(key.replace("_", " "))
     return _NAMES.get(key, key)
+
+
+def pressed(keys: Table, place: Place, action: str) -> str:
+    """What to press for an action, as people write it: the first of its keys."""
+    return next(key_name(key.keys.partition(",")[0]) for key in keys[place] if key.action == action)
 
 
 def key_names(key: Key) -> str:

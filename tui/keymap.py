@@ -38,7 +38,7 @@ def keymap(wanted: Wanted, together: Iterable[tuple[Place, ...]]) -> Keymap:
         keys, bad = _keys(given)
         if name not in known:
             close = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {close[0]!r}?" if close else "the help page (?) names them"
+            hint = f"did you mean {close[0]!r}?" if close else "the help page names them"
             faults.append(f"keymap: nothing is called {text.plain(name, 40)!r}: {hint}")
         elif name not in free:
             faults.append(f"keymap.{name}: this key cannot be changed")

@@ -23,6 +23,8 @@ ROWS = 6  # a plot lower than this shows nothing
 MARKS = 24  # marks of one trace at most, so that they stay apart
 _WIDEST = 8  # cells of a label beside the vertical axis
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # of a braille cell, by column and row
+_LEAST = 1e-300  # what is smaller is as good as 0: beyond it numbers lose their digits
+_MOST_POWER = 307  # of ten, that a float holds
 _SPANS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
 
 
@@ -164,7 +166,8 @@ def _plot(chart: Chart, width: int, height: int) -> tuple[Line, ...]:
     low, high = _reach([y for _, y in points], log=chart.log)
     first, last = min(x for x, _ in points), max(x for x, _ in points)
     if last - first <= 1e-9 * max(1.0, abs(last)):
-        first, last = first - 1.0, last + 1.0
+        pad = max(1.0, 1e-6 * abs(last))
+        first, last = first - pad, last + pad
     ticks = _ticks_log(low, high) if chart.log else _ticks(low, high, most=max(2, min(6, rows // 2)), kind=chart.kind)
     even = len(ticks) > 1 and math.isclose(ticks[1] - ticks[0], ticks[-1] - ticks[-2])
     rules = ticks if even else ()
@@ -257,7 +260,7 @@ class _Grid:
 
 
 def _log(value: float) -> float:
-    return math.log10(value)
+    return math.log10(max(value, _LEAST))
 
 
 def _row(value: float, low: float, high: float, rows: int) -> int:
@@ -272,8 +275,8 @@ def _reach(values: Sequence[float], *, log: bool) -> Point:
         pad = 0.05 * (high - low) or 0.1
         return low - pad, high + pad
     pad = 0.05 * (high - low)
-    if pad <= 1e-9 * abs(high):  # as good as constant
-        pad = 0.1 * abs(high) or 1.0
+    if pad <= max(1e-9 * abs(high), _LEAST):  # as good as constant
+        pad = 0.1 * abs(high) if abs(high) > 100 * _LEAST else 1.0
     return max(low - pad, 0.0 if low >= 0 else -math.inf), high + pad
 
 
@@ -299,7 +302,7 @@ def _ticks(low: float, high: float, *, most: int, kind: Kind) -> tuple[float, ..
 
 def _ticks_log(low: float, high: float) -> tuple[float, ...]:
     """`low` and `high` are exponents: powers of ten, of a short reach 1, 2 and 5 times those, or what divides it evenly."""
-    powers = range(math.floor(low), math.ceil(high) + 1)
+    powers = range(max(math.floor(low), -_MOST_POWER), min(math.ceil(high), _MOST_POWER) + 1)
     thinned = powers[:: max(1, math.ceil(len(powers) / 6))]
     for digits in ((1,), (1, 2, 5)):
         ticks = tuple(d * 10.0**p for p in (thinned if digits == (1,) else powers) for d in digits)

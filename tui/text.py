@@ -14,6 +14,7 @@ NONE = "—"  # a figure that is not known
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_].*?(?:\x07|\x1b\\|$)|[ -/]*[0-~])|\x9b[0-?]*[ -/]*[@-~]", re.DOTALL)
 _MARKS = 2  # combining marks kept on one letter: enough for every script, too few to climb over other lines
 _BLANK = "\u115f\u1160\u2800\u3164\uffa0"  # letters that show nothing
+_ENDLESS = 1e300  # what a peer may write, too: above it sums and differences are infinite
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -99,7 +100,7 @@ def thin(values: Sequence[float], width: int) -> tuple[float, ...]:
     if len(values) <= width or width < 1:
         return tuple(values)
     edges = [i * len(values) // width for i in range(width + 1)]
-    return tuple(math.fsum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges))
+    return tuple(math.fsum(v / (b - a) for v in values[a:b]) for a, b in itertools.pairwise(edges))
 
 
 def bars(values: Sequence[float], width: int, *, rows: int = 1, low: float | None = None) -> tuple[str, ...]:
@@ -107,7 +108,7 @@ def bars(values: Sequence[float], width: int, *, rows: int = 1, low: float | Non
 
     `low`: where the scale starts; by default at the lowest value. Each value shows at least a trace.
     """
-    known = [v for v in values if math.isfinite(v)]
+    known = [min(max(v, -_ENDLESS), _ENDLESS) for v in values if math.isfinite(v)]
     shown = thin(known, width)
     if not shown or width < 1:
         return (" " * max(width, 0),) * rows

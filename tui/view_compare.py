@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from swarm.api import differing, totals
 from tui import text
+from tui.commands import KEYS, Place, Table, pressed
 from tui.plotting import Chart, Trace
 from tui.view_curves import Part, charted, chosen, is_job, metrics, of_all
 from tui.view_run import glyph
@@ -155,6 +156,10 @@ def marked(shown: tuple[Row, ...], key: str) -> tuple[Row, ...]:
     )
 
 
-def mark_line(name: str) -> Line:
+def mark_line(name: str, keys: Table = KEYS) -> Line:
     """What a mark is for."""
-    return ((f"◆ {text.plain(name, 40)}", "strong"), (" is marked: c on another run compares the two, c on it unmarks it", ""))
+    key = pressed(keys, Place.HOME, "compare")
+    return (
+        (f"◆ {text.plain(name, 40)}", "strong"),
+        (f" is marked: {key} on another run compares the two, {key} on it unmarks it", ""),
+    )

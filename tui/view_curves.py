@@ -260,7 +260,7 @@ class Part:
         found = []
         for n, value in values:
             x = self._x(n)
-            if x is not None and n >= self._from_n and x >= self._from_x:
+            if x is not None and abs(x) < _ENDLESS and n >= self._from_n and x >= self._from_x:
                 found.append((x, value))
             else:
                 self.outside += 1

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from swarm.api import progress
 from tui import text, view_ranks
+from tui.commands import KEYS, Place, Table, pressed
 from tui.messages import RUNNING_JOB, RunAt
 from tui.view_run import METHODS, STALE_S, asked_by, glyph, joinable, method, phase_cell, program_words, round_text
 from tui.widgets.table import Cell, Column, Row
@@ -206,13 +207,13 @@ def job_detail(job: Job | None, here: str = "") -> Iterator[Line]:
     yield ((f"  whole log: {text.short_path(text.plain(str(job.log), 300), here)}", "dim"),)
 
 
-def run_detail(state: RunState | None) -> Iterator[Line]:
+def run_detail(state: RunState | None, keys: Table = KEYS) -> Iterator[Line]:
     """More of the run under the cursor, where the list cannot say all: who asked for what, and how it is joined."""
     if state is None or state.lost:
         return
     name, now = text.plain(state.name, 40), state.effect
     if state.phase == "paused":
-        yield ((f"‖ {name} is paused{asked_by(now.by)}: P lets it go on", "warn"),)
+        yield ((f"‖ {name} is paused{asked_by(now.by)}: {pressed(keys, Place.HOME, 'pause')} lets it go on", "warn"),)
     elif now.ending and joinable(state):
         yield ((f"‖ {name}: a {'stop' if now.stopping else 'pause'} was asked for{asked_by(now.by)}", "warn"),)
     elif state.phase == "waiting" and state.phase_is_certain:
@@ -222,7 +223,7 @@ def run_detail(state: RunState | None) -> Iterator[Line]:
         yield ((program, "dim"),)
 
 
-def heard_detail(entry: Entry | None) -> Iterator[Line]:
+def heard_detail(entry: Entry | None, keys: Table = KEYS) -> Iterator[Line]:
     """The same of a run that the network alone tells of."""
     seen = entry.seen if entry is not None and entry.state is None else None
     if entry is None or seen is None:
@@ -231,7 +232,8 @@ def heard_detail(entry: Entry | None) -> Iterator[Line]:
     if not seen.ours:
         yield ((f"{name} is of another swarm: its machines have another passphrase, or none", "dim"),)
         return
-    yield ((f"◌ {name} was heard from {who}; its mailbox is not mounted here: ", "warn"), ("enter says how, and joins it", ""))
+    how = f"{pressed(keys, Place.HOME, 'open')} says how, and joins it"
+    yield ((f"◌ {name} was heard from {who}; its mailbox is not mounted here: ", "warn"), (how, ""))
 
 
 # The machines
@@ -353,7 +355,7 @@ def _age(shown: HomeShown, states: tuple[RunState, ...]) -> str:
     return f"; what is shown is {text.span(age_s)} old" if age_s > STALE_S else ""
 
 
-def empty(shown: HomeShown | None, here: str = "") -> Iterator[Line]:
+def empty(shown: HomeShown | None, here: str = "", keys: Table = KEYS) -> Iterator[Line]:
     """What stands in the place of the runs while there are none: what was checked, and what to do."""
     if shown is None or next(entries(shown), None) is not None:
         return
@@ -373,7 +375,7 @@ def empty(shown: HomeShown | None, here: str = "") -> Iterator[Line]:
         yield (("No mailbox answers.", "strong"), (" It is tried again all the time.", ""))
         return
     yield (("No run yet.", "strong"), (" Start one here, then join it on your other machines: ", ""))
-    yield (("    n", "accent"), (" opens the form of a new run; or in a terminal:", ""))
+    yield ((f"    {pressed(keys, Place.HOME, 'new')}", "accent"), (" opens the form of a new run; or in a terminal:", ""))
     yield (("    swarm start diloco --task charlm", "accent"),)
     yield (("or watch two learners on this machine:", ""),)
     yield (("    swarm demo", "accent"),)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tui import text
+from tui.commands import KEYS, Place, Table, pressed
 from tui.messages import RUNNING_JOB
 from tui.view_run import METHODS
 
@@ -91,7 +92,7 @@ def _wrapped(words: str, width: int) -> list[str]:
     return [*lines, line] if line else lines
 
 
-def outlook(shown: JoinShown | None) -> Iterator[Line]:
+def outlook(shown: JoinShown | None, keys: Table = KEYS) -> Iterator[Line]:
     """What is next, in a line or two."""
     if shown is None:
         return
@@ -109,13 +110,14 @@ def outlook(shown: JoinShown | None) -> Iterator[Line]:
     elif joining.unmounted:
         if can_mount(shown) and joining.way is not None:
             yield (
-                ("m", "accent"),
+                (pressed(keys, Place.JOIN, "mount"), "accent"),
                 (f" runs {text.plain(' '.join(joining.way.argv or ()), 200)}; this goes on when it appears", ""),
             )
         else:
             yield (("This goes on by itself when the share is mounted.", ""),)
     elif can_join(shown):
-        yield (("enter", "accent"), (f" trains {name} on this machine, in a worker process that goes on when you quit.", ""))
+        key = pressed(keys, Place.JOIN, "join")
+        yield ((key, "accent"), (f" trains {name} on this machine, in a worker process that goes on when you quit.", ""))
     elif any(tick.verdict == "failed" for tick in joining.ticks):
         yield (("What failed is looked at again all the time.", "dim"),)
     else:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from swarm.api import planning as plans
 from swarm.api import preview as previews
 from tui import text
+from tui.commands import KEYS, Place, Table, pressed
 from tui.messages import RUNNING_JOB
 from tui.view_run import METHODS
 from tui.widgets.form import FormRow
@@ -157,12 +158,13 @@ def headline(draft: Draft, *, starting: bool) -> Line:
     return tuple(pieces)
 
 
-def help_lines(draft: Draft, key: str, problems: dict[str, str]) -> tuple[Line, ...]:
+def help_lines(draft: Draft, key: str, problems: dict[str, str], keys: Table = KEYS) -> tuple[Line, ...]:
     """One line on the field under the cursor: what it is, its range and default; and what is wrong with it."""
     each = next((each for each in draft.fields if each.key == key), None)
     if each is None:
         if key.startswith(FOLD):
-            return ((("enter opens and closes: fields that few people need; f2: all of them", "dim"),),)
+            every = pressed(keys, Place.NEW, "advanced")
+            return (((f"enter opens and closes: fields that few people need; {every}: all of them", "dim"),),)
         return ((("enter makes the run as it stands here", "dim"),),) if key == START else ((),)
     option = each.option
     help = text.plain(option.help, 300).rstrip(".")
@@ -194,7 +196,9 @@ def blocked(draft: Draft, problems: dict[str, str], *, looked: bool, starting: b
     return "" if looked else "it is being looked at"
 
 
-def outlook(draft: Draft, *, reason: str, starting: bool, failed: str, jobs: tuple[Job, ...]) -> tuple[Line, ...]:
+def outlook(
+    draft: Draft, *, reason: str, starting: bool, failed: str, jobs: tuple[Job, ...], keys: Table = KEYS
+) -> tuple[Line, ...]:
     """What is next, in a line."""
     if starting:
         job = next((job for job in jobs if job.state in RUNNING_JOB and job.doing), None)
@@ -205,7 +209,8 @@ def outlook(draft: Draft, *, reason: str, starting: bool, failed: str, jobs: tup
     if reason:
         return ((("◌ not yet: ", "warn"), (reason, "")),)
     joins = draft.texts.get(plans.JOIN) != "no"
-    return ((("✓ ", "good"), ("^s", "accent"), (" makes it, and trains on this machine" if joins else " makes it", "")),)
+    key = pressed(keys, Place.NEW, "start")
+    return ((("✓ ", "good"), (key, "accent"), (" makes it, and trains on this machine" if joins else " makes it", "")),)
 
 
 def command_lines(draft: Draft, *, width: int, most: int) -> tuple[Line, ...]:

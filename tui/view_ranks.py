@@ -13,7 +13,9 @@ from swarm.api import (
     rank_views,
 )
 from tui import text
+from tui.commands import KEYS, Table
 from tui.states import STATES, learner_state
+from tui.view_rounds import before_line
 from tui.widgets.table import Cell, Column, Row
 
 if TYPE_CHECKING:
@@ -202,9 +204,9 @@ def generation_entries(state: RunState) -> tuple[tuple[int, tuple[Line, ...]], .
     return tuple(found)
 
 
-def older_line(state: RunState) -> tuple[Line, ...]:
+def older_line(state: RunState, keys: Table = KEYS) -> tuple[Line, ...]:
     before = len(state.ranks.generations) - SHOWN
-    return (((f"and {before} before: open one, then ← or r", "dim"),),) if before > 0 else ()
+    return before_line(before, keys) if before > 0 else ()
 
 
 def _generation(g: Generation, *, brief: bool = False) -> Line:

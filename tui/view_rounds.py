@@ -18,6 +18,7 @@ from swarm.api import (
     train_loss,
 )
 from tui import text
+from tui.commands import KEYS, Place, Table, pressed
 
 if TYPE_CHECKING:
     from swarm.api import (
@@ -170,10 +171,16 @@ def closed_rounds(state: RunState, *, width: int, most: int = 200) -> tuple[tupl
     return tuple(found)
 
 
-def older_line(state: RunState, listed: int) -> tuple[Line, ...]:
+def older_line(state: RunState, listed: int, keys: Table = KEYS) -> tuple[Line, ...]:
     """That there are more rounds than those in the list, and how they are reached."""
     before = state.open_round - listed
-    return (((f"and {before} before: open one, then ← or r", "dim"),),) if before > 0 and listed else ()
+    return before_line(before, keys) if before > 0 and listed else ()
+
+
+def before_line(before: int, keys: Table) -> tuple[Line, ...]:
+    """That so many rounds, or generations, are not in the list."""
+    older, number = (pressed(keys, Place.ROUND, action) for action in ("older", "number"))
+    return (((f"and {before} before: open one, then {older} or {number}", "dim"),),)
 
 
 def closed_round_lines(state: RunState, *, width: int, most: int = 200) -> tuple[Line, ...]:

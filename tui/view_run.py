@@ -18,6 +18,7 @@ from swarm.api import (
     train_loss,
 )
 from tui import text, view_ranks, view_rounds, view_trouble
+from tui.commands import KEYS, Place, Table, pressed
 from tui.states import STATES, learner_state
 from tui.view_work import goodput, goodput_text, memory_text, totals, traffic
 from tui.widgets.table import Cell, Column, Row
@@ -211,7 +212,7 @@ def _heard(shown: RunShown, *, short: bool) -> Piece:
     return ("  mDNS ✓", "good") if shown.heard else ("  mDNS ✗", "dim")
 
 
-def banner(shown: RunShown) -> Iterator[Line]:
+def banner(shown: RunShown, keys: Table = KEYS) -> Iterator[Line]:
     """What needs attention, most urgent first."""
     state, job = shown.state, shown.job
     age_s = None if state.polled_at_s is None else shown.now_s - state.polled_at_s
@@ -230,20 +231,20 @@ def banner(shown: RunShown) -> Iterator[Line]:
         return
     if ignored := state.trust.ignored:
         yield ((f"⚠ {text.plain(ignored)}", "warn"),)
-    yield from view_trouble.worker_lines(shown, again=can_join(shown) and not program_words(state))
+    yield from view_trouble.worker_lines(shown, again=can_join(shown) and not program_words(state), keys=keys)
     if job is not None and job.state == "starting":
         yield ((f"◌ this machine joins as {text.plain(job.learner, 64)}: its worker is starting", "accent"),)
     if job is not None and job.held:
         yield ((f"‖ paused here: {text.plain(job.held, 200)}; it goes on by itself", "warn"),)
     if state.manifest is not None and not state.lost:
-        yield from _phase_lines(shown)
-        yield from view_trouble.oddity_lines(api.oddities(state, shown.sightings))
+        yield from _phase_lines(shown, keys)
+        yield from view_trouble.oddity_lines(api.oddities(state, shown.sightings), keys)
 
 
-def _phase_lines(shown: RunShown) -> Iterator[Line]:
+def _phase_lines(shown: RunShown, keys: Table) -> Iterator[Line]:
     state, manifest = shown.state, shown.state.manifest
     assert manifest is not None
-    here = "; join it here: J" if can_join(shown) and not program_words(state) else ""
+    here = f"; join it here: {pressed(keys, Place.RUN, 'join')}" if can_join(shown) and not program_words(state) else ""
     job = view_ranks.parallel(state)
     ended = view_ranks.summary(state) if job else f"{text.count(state.open_round, 'round')}, loss {_last_loss(state)}"
     by = asked_by(state.effect.by)
@@ -251,7 +252,7 @@ def _phase_lines(shown: RunShown) -> Iterator[Line]:
         case "waiting":
             yield ((f"◌ {text.plain(state.waiting)}{here}", "warn"),)
         case "paused":
-            yield ((f"‖ paused{by}: P lets it go on{here}", "warn"),)
+            yield ((f"‖ paused{by}: {pressed(keys, Place.RUN, 'pause')} lets it go on{here}", "warn"),)
         case "idle":
             since = f"since round {state.open_round - 1}" if state.rounds else "since its start"
             since = f"at {round_text(state)}" if job else since

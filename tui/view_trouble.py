@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tui import text
+from tui.commands import KEYS, Place, Table, pressed
 
 if TYPE_CHECKING:
     from swarm.api import LearnerView, SeenPeer, Tick
@@ -16,17 +17,18 @@ SHOWN = 3  # of one kind, at most
 ODD = 2  # the run goes on: the learners have the room
 
 
-def worker_lines(shown: RunShown, *, again: bool) -> Iterator[Line]:
+def worker_lines(shown: RunShown, *, again: bool, keys: Table = KEYS) -> Iterator[Line]:
     """How this machine's job in the run ended, if nobody here asked for it. `again`: it may join once more."""
     job = shown.job
     if job is None or job.state not in ("failed", "dropped"):
         return
-    rejoin = "J joins again; " if again else ""
+    rejoin = f"{pressed(keys, Place.RUN, 'join')} joins again" if again else ""
     if job.state == "dropped":
-        yield ((f"○ this machine trains no more: {text.plain(job.message, 200)}{'; J joins again' if again else ''}", "warn"),)
+        more = f"; {rejoin}" if again else ""
+        yield ((f"○ this machine trains no more: {text.plain(job.message, 200)}{more}", "warn"),)
         return
     yield ((f"✗ the worker on this machine failed: {text.plain(job.message) or 'it left no message'}", "bad"),)
-    yield ((f"  {rejoin}whole log: ", ""), (text.plain(str(job.log), 300), "dim"))
+    yield ((f"  {rejoin}{'; ' if again else ''}whole log: ", ""), (text.plain(str(job.log), 300), "dim"))
 
 
 def silent_words(shown: RunShown, silent: list[LearnerView]) -> Iterator[Line]:
@@ -52,11 +54,11 @@ def same(peer: SeenPeer, view: LearnerView) -> bool:
     return record is not None and (peer.advert.peer == record.machine or peer.advert.name == record.machine_name)
 
 
-def oddity_lines(ticks: tuple[Tick, ...]) -> Iterator[Line]:
+def oddity_lines(ticks: tuple[Tick, ...], keys: Table = KEYS) -> Iterator[Line]:
     """What is odd without being in the way yet: versions that differ, clocks that are off."""
     for tick in ticks[:ODD]:
         yield ((f"⚠ {text.plain(tick.detail, 300)}", "warn"),)
         if tick.remedy:
             yield ((f"  {text.plain(tick.remedy, 300)}", ""),)
     if len(ticks) > ODD:
-        yield ((f"  and {len(ticks) - ODD} more: d on Home shows the network", "dim"),)
+        yield ((f"  and {len(ticks) - ODD} more: {pressed(keys, Place.HOME, 'network')} on Home shows the network", "dim"),)

@@ -143,7 +143,9 @@ async def test_it_asks_on_while_one_of_them_runs_and_no_longer(fixed: SimpleName
         assert len(asked(app)) == before + 1
         await pilot.press("question_mark")
         assert isinstance(app.screen, Page)
-        answer(app, one, other)  # behind a dialog it is lost
+        answer(app, one, other)  # behind a dialog nothing more is read
+        await pilot.pause()
+        assert len(timers) == 2
         await pilot.press("escape")
         await pilot.pause()
         assert len(asked(app)) == before + 2

@@ -14,6 +14,7 @@ from rich.cells import cell_len
 
 from swarm import api
 from swarm.core.state import EvalRead, ManifestRead, RoundRead, apply
+from tui import text
 from tui.plotting import GLYPHS, Chart, Trace, lines
 from tui.view_curves import AXES, PlotView, after, can_overlay, chart, metrics, overlaid
 
@@ -235,6 +236,15 @@ def test_whatever_the_values_the_drawing_fits(
         points = [p for t in made.traces for p in t.points]
         marks = "".join(drawn)
         assert not points or any("\u2800" < c <= "\u28ff" or c in GLYPHS for c in marks)
+
+
+def test_numbers_at_the_ends_of_what_a_float_holds_are_drawn() -> None:
+    far = (0.0, 5e-324, 1e-310, 1e-108, 1.0, 9e299)
+    for a, b, log, kind in itertools.product(far, far, (False, True), ("figure", "bytes", "seconds", "rate", "count")):
+        points = ((0.0, a or 1.0), (b, b or 1.0)) if log else ((0.0, -a), (b, b))
+        for drawn in (points, points[1:]):
+            assert len(lines(Chart("Loss", (Trace("", drawn),), kind=kind, log=log), 60, 12)) == 12
+    assert text.bars((1.7e308, -1.7e308, 1.7e308, 1.7e308), 2, rows=2) == (" █", "▁█")
 
 
 def test_every_view_of_every_kind_of_run_is_drawn(fixed: SimpleNamespace) -> None:

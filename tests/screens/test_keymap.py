@@ -5,12 +5,14 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
+from tui import view_compare, view_home, view_rounds, view_run
 from tui.commands import KEYS, TOGETHER, Place, key_name
 from tui.keymap import key_of, keymap
 from tui.messages import SettingsRead
 from tui.screens.dialogs import FilterBar, Page
 from tui.screens.run import RunScreen
 from tui.widgets.keybar import KeyBar
+from tui.widgets.toned import content
 
 
 @pytest.mark.parametrize(
@@ -48,7 +50,7 @@ def test_a_changed_key_changes_wherever_it_means_the_same() -> None:
     ("wanted", "words"),
     [
         ({"pawse": "p"}, "keymap: nothing is called 'pawse': did you mean 'pause'?"),
-        ({"zzzz": "p"}, "keymap: nothing is called 'zzzz': the help page (?) names them"),
+        ({"zzzz": "p"}, "keymap: nothing is called 'zzzz': the help page names them"),
         ({"command_palette": "c"}, "keymap.command_palette: this key cannot be changed"),
         ({"pause": "sideways"}, "keymap.pause: 'sideways' is no key: the default is used"),
         ({"pause": ()}, "keymap.pause: no key is given: the default is used"),
@@ -106,6 +108,19 @@ async def test_screen_footer_palette_and_help_have_the_changed_keys(fixed: Simpl
         await pilot.pause()
         await pilot.press("space")
         assert run.frozen
+
+
+def test_banners_name_the_keys_as_they_are(fixed: SimpleNamespace) -> None:
+    keys = keymap({"join": "i", "pause": "z", "new": "f7", "mount": "u", "compare": "f6", "older": "f3"}, TOGETHER).table
+
+    def said(lines: object) -> str:
+        return content(lines).plain  # type: ignore[arg-type]
+
+    idle = fixed.run_state(learners=("air", "mbp"), left=("air", "mbp"), closed=7)
+    assert "join it here: i" in said(view_run.banner(fixed.run_shown(idle), keys))
+    assert said(view_home.empty(fixed.home_shown(fixed.home()), "", keys)).count("    f7 opens") == 1
+    assert said([view_compare.mark_line("x", keys)]) == "◆ x is marked: f6 on another run compares the two, f6 on it unmarks it"
+    assert said(view_rounds.before_line(3, keys)) == "and 3 before: open one, then f3 or r"
 
 
 def test_signs_are_shown_as_signs() -> None:

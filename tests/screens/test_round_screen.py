@@ -155,6 +155,11 @@ async def test_a_round_that_is_held_no_more_is_read_from_the_mailbox(fixed: Simp
         app.feed.tell(Answered(RoundOf(fixed.AT, 2), None, "the share does not answer"))
         await pilot.pause()
         assert "✗ the share does not answer" in body(app)
+        await pilot.press("left", "question_mark")
+        app.feed.tell(Answered(RoundOf(fixed.AT, 1), held_round(state, 1)))  # under a dialog
+        await pilot.press("escape")
+        await pilot.pause()
+        assert "reading it" not in body(app)
         await pilot.press("G")
         assert "Participants 4" in body(app)
 

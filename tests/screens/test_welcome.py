@@ -17,6 +17,7 @@ from tui.messages import Answered
 from tui.screens.dialogs import Page
 from tui.screens.home import HomeScreen
 from tui.screens.run import RunScreen
+from tui.screens.settings import SettingsScreen
 from tui.screens.welcome import AskFolder, AskMachine, SetUp, WelcomeScreen
 from tui.widgets.toned import content
 
@@ -99,6 +100,23 @@ async def test_what_is_typed_counts_and_a_passphrase_is_shown(fixed: SimpleNames
         assert "abcde-fghjk" in app.screen.text
         await pilot.press("escape")
         assert isinstance(app.screen, HomeScreen)
+
+
+async def test_what_is_set_up_under_another_screen_is_shown_when_that_is_gone(fixed: SimpleNamespace) -> None:
+    app = welcoming(fixed)
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await ready(pilot)
+        screen.query_one("#train", Button).focus()
+        await pilot.pause()
+        await pilot.press("enter")
+        app.action_settings()  # whose key is typed into a field here
+        await pilot.pause()
+        assert isinstance(app.screen, SettingsScreen)
+        await answer(pilot, asked(app, SetUp)[-1], Begun(mailbox=fixed.SHARE, run=fixed.AT.run, name=fixed.NAME))
+        assert isinstance(app.screen, SettingsScreen)
+        await pilot.press("escape")
+        await pilot.pause()
+        assert isinstance(app.screen, RunScreen)
 
 
 async def test_every_step_can_be_left_out(fixed: SimpleNamespace) -> None:

@@ -13,7 +13,7 @@ from textual.timer import Timer
 from swarm.api import SwarmError
 from tui import text, view_compare
 from tui.asked import Question
-from tui.commands import Place, bindings
+from tui.commands import Place, bindings, pressed
 from tui.messages import RunAt
 from tui.screens.dialogs import CANCEL, Choice, Option
 from tui.screens.plots import PlotScreen
@@ -155,7 +155,9 @@ def ask_other(app: SwarmApp, at: RunAt) -> None:
         options.append(Option(f"run-{n}", f"{text.plain(state.name, 40)}  {state.phase}{where}"))
     words: tuple[Line, ...] = (((f"Draw {text.plain(mine.name if mine else at.run, 40)} with which run?", "strong"),),)
     if len(found) > _OFFERED:
-        words += (((f"{len(found) - _OFFERED} more: mark them on Home with c", "dim"),),)
+        words += (
+            ((f"{len(found) - _OFFERED} more: mark them on Home with {pressed(app.keys, Place.HOME, 'compare')}", "dim"),),
+        )
 
     def answered(answer: str | None) -> None:
         if answer is not None and answer != CANCEL.value:

@@ -62,7 +62,7 @@ class HomeScreen(ListScreen):
     def _paint(self) -> None:
         shown, here = self.shown, self.app.home_folder
         self.query_one("#head", Words).show(view_home.headline(shown))
-        empty = tuple(view_home.empty(shown, here))
+        empty = tuple(view_home.empty(shown, here, self.app.keys))
         self.query_one("#empty", Words).show(*empty)
         self.query_one("#runs", Table).set_class(bool(empty) or shown is None, "-empty")
         if shown is None:
@@ -88,14 +88,19 @@ class HomeScreen(ListScreen):
         at, shown, here = view_home.run_at(self.query_one("#runs", Table).cursor), self.shown, self.app.home_folder
         entry = view_home.find_entry(shown, at) if at and shown else None
         state = entry.state if entry else None
-        lines = [*view_home.run_detail(state), *view_home.heard_detail(entry), *view_home.job_detail(self._job, here)]
+        keys = self.app.keys
+        lines = [
+            *view_home.run_detail(state, keys),
+            *view_home.heard_detail(entry, keys),
+            *view_home.job_detail(self._job, here),
+        ]
         if self.table.id == "peers" and shown:
             lines = list(view_home.peer_detail(shown, self.table.cursor))
         if self._marked is not None and shown is not None:
             one = view_home.find_entry(shown, self._marked)
             from tui import view_compare
 
-            lines = [view_compare.mark_line(one.name if one else self._marked.run), *lines]
+            lines = [view_compare.mark_line(one.name if one else self._marked.run, keys), *lines]
         self.query_one("#detail", Words).show(*lines)
         self.refresh_bindings()
 

@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from tui import questions, view_learner, view_log
 from tui.commands import Place, bindings
 from tui.screens.log import LogOf, LogScreen
-from tui.screens.reading import ReadingScreen
+from tui.screens.reading import ReadingScreen, others
 from tui.view_run import droppable, stoppable
 from tui.widgets.keybar import KeyBar
 from tui.widgets.toned import Lines, Words
@@ -51,7 +51,7 @@ class LearnerScreen(ReadingScreen):
         lines = view_learner.learner_lines(
             shown, self.learner, width=self.width, price_per_kwh=chosen.price_per_kwh, currency=chosen.currency
         )
-        self.text.title(f"Learner {self.learner}", "← → others")
+        self.text.title(f"Learner {self.learner}", others(self.app.keys, Place.LEARNER, "other(-1)", "other(1)"))
         self.show(lines)
         log, job = self.query_one("#log", Lines), self._job
         if job is None:
@@ -67,7 +67,7 @@ class LearnerScreen(ReadingScreen):
         self.refresh_bindings()
 
     def on_screen_resume(self) -> None:
-        self._waits = ""  # an answer that came behind a dialog went to nobody
+        self._waits = ""  # its log, opened from here, has taken the question's place
 
     def answered(self, message: Answered) -> None:
         question = message.question

@@ -9,6 +9,7 @@ from tui import view_log
 from tui.asked import Question
 from tui.background import in_thread
 from tui.commands import Place, bindings
+from tui.messages import RUNNING_JOB
 from tui.screens.dialogs import FilterBar
 from tui.screens.reading import ReadingScreen
 from tui.widgets.toned import Words
@@ -56,19 +57,16 @@ class LogScreen(ReadingScreen):
 
     def _look(self) -> None:
         """Ask for the log, unless the last question has no answer yet: a file system may hang, too."""
-        if self.app.screen is self and not self._waits and (job := self.job) is not None:
+        if self.is_active and not self._waits and (job := self.job) is not None:
             self._waits = True
             self.app.feed.ask(LogOf(job.id, KEPT))
-
-    def on_screen_resume(self) -> None:
-        self._waits = False  # an answer that came behind a dialog went to nobody
 
     @property
     def jobs(self) -> tuple[Job, ...]:
         """This machine's in the run, those that run first."""
         at_home = self.app.home.home.jobs if self.app.home is not None else ()
         known = self.newest.jobs if self.newest is not None else tuple(job for job in at_home if job.run == self.at.run)
-        return tuple(sorted(known, key=lambda job: job.state not in ("starting", "running")))
+        return tuple(sorted(known, key=lambda job: job.state not in RUNNING_JOB))
 
     @property
     def job(self) -> Job | None:
@@ -99,7 +97,7 @@ class LogScreen(ReadingScreen):
             shown = view_log.lines(told, least=self._least, filter=filter)
             empty = "nothing that is shown here" if told else "it is read …" if self._read[0] != job.id else "it is empty"
         marks = f"{view_log.LEVELS[self._least]}" + (f"  / {filter}" if filter else "")
-        self.text.title(f"Log  {marks}", "follow ●" if self.text.following else "follow ○: G")
+        self.text.title(f"Log  {marks}", self.text.follows)
         view = (job.id if job is not None else "", self._least, filter, bool(shown))
         if self.text.following or view != self._view:  # else the end that is read would move under the reader's eyes
             self._view = view

@@ -15,7 +15,7 @@ from swarm.api import Home, Sightings, planning, preview
 from tui import view_new
 from tui.asked import Question
 from tui.background import in_thread
-from tui.commands import KEYS, Place, bindings
+from tui.commands import Place, bindings
 from tui.messages import RunAt
 from tui.screens.lists import LiveScreen
 from tui.view_new import Draft
@@ -25,16 +25,11 @@ from tui.widgets.toned import Lines, Words
 
 if TYPE_CHECKING:
     from tui.app import SwarmApp
+    from tui.commands import Table
     from tui.messages import Answered
     from tui.sources import Api
 
 PAUSE_S = 0.4  # without a key, before the preview is asked for
-_STEPS = {
-    name: int(key.action.removeprefix("move(").rstrip(")"))
-    for key in KEYS[Place.NEW]
-    if key.action.startswith("move(")
-    for name in key.keys.split(",")
-}
 AGAIN_S = 5.0  # after which it is asked for anew: machines come and go
 
 
@@ -97,6 +92,16 @@ class MakeRun(Question):
         )
 
 
+def _steps(keys: Table) -> dict[str, int]:
+    """By how many rows each key moves."""
+    return {
+        name: int(key.action.removeprefix("move(").rstrip(")"))
+        for key in keys[Place.NEW]
+        if key.action.startswith("move(")
+        for name in key.keys.split(",")
+    }
+
+
 class NewScreen(LiveScreen):
     BINDINGS: ClassVar = bindings(Place.NEW)
     PLACES = (Place.NEW,)
@@ -117,7 +122,7 @@ class NewScreen(LiveScreen):
     def compose(self) -> ComposeResult:
         yield Words(id="head")
         with Container(id="panes"):
-            yield Form(id="form", steps=_STEPS)
+            yield Form(id="form", steps=_steps(self.app.keys))
             yield Lines(id="preview")
         yield Words(id="help")
         yield Words(id="command")
@@ -260,7 +265,7 @@ class NewScreen(LiveScreen):
     def _bottom(self) -> None:
         draft, problems = self.draft, self.problems
         cursor = self.query_one("#form", Form).cursor
-        self.query_one("#help", Words).show(*view_new.help_lines(draft, cursor, problems))
+        self.query_one("#help", Words).show(*view_new.help_lines(draft, cursor, problems, self.app.keys))
         width = max(20, self.size.width - 2)
         self.query_one("#command", Words).show(*view_new.command_lines(draft, width=width, most=2))
         home = self.app.home
@@ -272,6 +277,7 @@ class NewScreen(LiveScreen):
                 starting=self._starting,
                 failed=self._failed,
                 jobs=home.home.jobs if home is not None else (),
+                keys=self.app.keys,
             )
         )
 

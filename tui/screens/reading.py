@@ -7,14 +7,21 @@ from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
 
+from tui.commands import pressed
 from tui.screens.lists import LiveScreen
 from tui.widgets.keybar import KeyBar
 from tui.widgets.toned import Lines, Words, folded
 
 if TYPE_CHECKING:
     from tui.app import SwarmApp
+    from tui.commands import Place, Table
     from tui.messages import RunAt, RunShown
     from tui.widgets.toned import Line
+
+
+def others(keys: Table, place: Place, before: str, after: str) -> str:
+    """'← → others': what to press for them."""
+    return f"{pressed(keys, place, before)} {pressed(keys, place, after)} others"
 
 
 class ReadingScreen(LiveScreen):

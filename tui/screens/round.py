@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, ClassVar
 from swarm.api import ClosedRound, held_round
 from tui import text, view_ranks, view_round
 from tui.asked import Question
-from tui.commands import Place, bindings
+from tui.commands import Place, bindings, pressed
 from tui.screens.dialogs import Ask
-from tui.screens.reading import ReadingScreen
+from tui.screens.reading import ReadingScreen, others
 from tui.view_run import name
 
 if TYPE_CHECKING:
@@ -71,7 +71,10 @@ class RoundScreen(ReadingScreen):
         of = f" of 0 to {self.last}" if self.last > 0 else ""
         newest = "  the newest" if self.number == self.last else ""
         self.head((("swarm ▸ ", "dim"), (f"{name(state)} ▸ {what} {self.number}", "strong"), (f"{of}{newest}", "dim")))
-        self.text.title(f"{what.capitalize()} {self.number}", "← → others  r number")
+        there = others(self.app.keys, Place.ROUND, "older", "newer")
+        self.text.title(
+            f"{what.capitalize()} {self.number}", f"{there}  {pressed(self.app.keys, Place.ROUND, 'number')} number"
+        )
         self.show(self._lines(state, job=job))
         self.refresh_bindings()
 

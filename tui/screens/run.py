@@ -115,7 +115,7 @@ class RunScreen(PlotScreen):
         shown = self.shown
         if shown is None:
             return
-        self.query_one("#banner", Words).show(*view_run.banner(shown))
+        self.query_one("#banner", Words).show(*view_run.banner(shown, self.app.keys))
         learners, job = self.query_one("#learners", Table), view_ranks.parallel(shown.state)
         if job:
             learners.head(view_ranks.RANK_COLUMNS, name="Ranks")

@@ -69,8 +69,8 @@ class WelcomeScreen(LiveScreen):
         self._own: set[str] = set()  # fields that somebody typed into
         self._timer: Timer | None = None
         self._at_work: SetUp | None = None
-        self._signed = False
         self._begun: Begun | None = None  # what was set up, until it is shown
+        self._signed = False
 
     def compose(self) -> ComposeResult:
         yield Words(id="head")

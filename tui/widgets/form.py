@@ -153,7 +153,7 @@ class Form(Toned):
 
     def on_key(self, event: events.Key) -> None:
         row = self.row
-        if event.key in self._steps:
+        if event.key in self._steps and not event.is_printable:  # what can be typed is
             self.move(self._steps[event.key])
             event.stop()
             event.prevent_default()

@@ -15,6 +15,7 @@ from tui.widgets.toned import Toned
 
 if TYPE_CHECKING:
     from tui.messages import RunShown
+    from tui.preferences import Preferring
     from tui.widgets.toned import Line
 
 
@@ -26,6 +27,8 @@ class RoundsPane(Toned):
 
     class Opened(Message):
         """A line was clicked that had the cursor already."""
+
+    app: Preferring
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
@@ -64,8 +67,8 @@ class RoundsPane(Toned):
         if len(made_of) != len(self._listed) or any(a is not b for a, b in zip(made_of, self._listed, strict=True)):
             self._listed = made_of
             entries = view_ranks.generation_entries(state) if job else view_rounds.closed_rounds(state, width=region.width)
-            self._numbers = tuple(number for number, _ in entries)
-            older = view_ranks.older_line(state) if job else view_rounds.older_line(state, len(entries))
+            self._numbers, keys = tuple(number for number, _ in entries), self.app.keys
+            older = view_ranks.older_line(state, keys) if job else view_rounds.older_line(state, len(entries), keys)
             every = (*((number, line) for number, lines in entries for line in lines), *((None, line) for line in older))
             rows = () if brief else every
             self.title("Generations" if job else "Rounds")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
@@ -16,6 +16,10 @@ from textual.strip import Strip
 from textual.widgets import Static
 
 from tui import text
+from tui.commands import Place, pressed
+
+if TYPE_CHECKING:
+    from tui.preferences import Preferring
 
 Piece = tuple[str, str]  # text, tone
 Line = tuple[Piece, ...]
@@ -133,6 +137,8 @@ class Toned(ScrollView, can_focus=True, inherit_bindings=False):
 class Lines(Toned):
     """Lines to scroll through. `follow`: the last one stays in sight unless the reader has scrolled up."""
 
+    app: Preferring
+
     def __init__(self, *, follow: bool = False, id: str | None = None) -> None:
         super().__init__(id=id)
         self._follow, self._at_end, self._settling = follow, True, False
@@ -141,6 +147,11 @@ class Lines(Toned):
     @property
     def following(self) -> bool:
         return self._follow and self._at_end
+
+    @property
+    def follows(self) -> str:
+        """Whether it does, in words; if not, with the key that has it do so."""
+        return "follow ●" if self._at_end else f"follow ○: {pressed(self.app.keys, Place.LISTS, 'last')}"
 
     def show(self, lines: tuple[Line, ...]) -> None:
         if lines != self._lines:
@@ -164,7 +175,7 @@ class Lines(Toned):
         super().watch_scroll_y(old_value, new_value)
         if self._follow and not self._settling and self.is_mounted:
             self._at_end = new_value >= self.max_scroll_y
-            self.title(self._title[0], "follow ●" if self._at_end else "follow ○: G")
+            self.title(self._title[0], self.follows)
 
     def render_line(self, y: int) -> Strip:
         row = y + self.scroll_offset.y
