@@ -26,6 +26,8 @@ Command = Literal[
     "mount",
     "add the peer",
     "check",
+    "go on",
+    "start",
     "save",
     "notify",
 ]
