@@ -173,10 +173,13 @@ class SwarmApp(Preferring):
 
     @on(Answered)
     def _answered(self, message: Answered) -> None:
-        # Whoever asked waits for it, under a dialog or another screen too, and paints it when it is in front again.
-        for screen in self.screen_stack:
-            if isinstance(screen, LiveScreen):
-                screen.answered(message)
+        # Whatever lies over the one who asked: it waits for its answer all the same.
+        live = [screen for screen in self.screen_stack if isinstance(screen, LiveScreen)]
+        does = message.question.DOES
+        if message.problem and does and not any(screen.waits_for(message.question) for screen in live):
+            self.toast(f"could not {does}: {message.problem}", "error")
+        for screen in live:
+            screen.answered(message)
 
     @on(CommandEnded)
     def _command_ended(self, message: CommandEnded) -> None:

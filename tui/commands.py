@@ -211,6 +211,24 @@ KEYS: Table = {
 }  # fmt: skip
 
 
+# The places whose keys work on one screen, of every screen, loaded or not; those of EVERYWHERE always do.
+TOGETHER: tuple[tuple[Place, ...], ...] = (
+    (),
+    (Place.HOME, Place.LISTS),
+    (Place.JOIN,),
+    (Place.NEW,),
+    (Place.RUN, Place.PLOT, Place.LISTS),
+    (Place.COMPARE, Place.PLOT, Place.LISTS),
+    (Place.ROUND,),
+    (Place.LEARNER,),
+    (Place.LOG,),
+    (Place.SAMPLES,),
+    (Place.NETWORK, Place.LISTS),
+    (Place.SETTINGS, Place.LISTS),
+    (Place.WELCOME,),
+)
+
+
 def bindings(place: Place) -> list[BindingType]:
     return [
         Binding(

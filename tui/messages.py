@@ -12,6 +12,7 @@ from swarm.api import Sightings
 if TYPE_CHECKING:
     from swarm.api import Home, Job, Joining, RunState, Settings
     from swarm.api.doctor import Examination
+    from tui.asked import Question
     from tui.transitions import Note
 
 Command = Literal[
@@ -180,6 +181,6 @@ class CommandEnded(Message):
 class Answered(Message):
     """What the feed found on a question (tui/asked.py): `problem` says why there is no `value`."""
 
-    def __init__(self, question: object, value: object = None, problem: str = "") -> None:
+    def __init__(self, question: Question, value: object = None, problem: str = "") -> None:
         super().__init__()
         self.question, self.value, self.problem = question, value, problem

@@ -3,13 +3,15 @@ changes while the app runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from textual.app import App
 from textual.binding import BindingsMap
 
+from swarm.api import settings_path
 from tui import text
+from tui.commands import TOGETHER
 from tui.filters import Ascii
 from tui.keymap import Keymap, keymap
 from tui.screens.lists import LiveScreen
@@ -43,7 +45,8 @@ class Preferring(App[None]):
     @property
     def faults(self) -> tuple[str, ...]:
         """All that is wrong with the settings, a line each."""
-        return (*self.file_faults, *([self._theme_fault] if self._theme_fault else []), *self._keymap_now.faults)
+        said = (fault.replace(f"{settings_path()}: ", "settings: ", 1) for fault in self.file_faults)
+        return (*said, *([self._theme_fault] if self._theme_fault else []), *self._keymap_now.faults)
 
     def prefer(self, settings: Settings, faults: tuple[str, ...]) -> None:
         """Be as they have it from now on."""
@@ -70,7 +73,7 @@ class Preferring(App[None]):
             screen._bindings = _rebound(first, self._keymap_now)
 
     def _take_keys(self) -> None:
-        self._keymap_now = keymap(self.settings.keymap, together())
+        self._keymap_now = keymap(self.settings.keymap, TOGETHER)
         self._bindings = _rebound(self._own_bindings, self._keymap_now)
 
     def _wear(self) -> None:
@@ -101,17 +104,6 @@ class Preferring(App[None]):
 def osc9(news: str) -> str:
     """`news` is made harmless once more, since it goes to the terminal as it is."""
     return f"\x1b]9;swarm: {text.plain(news, 300)}\x07"
-
-
-def together() -> Iterator[tuple[Place, ...]]:
-    """The places whose keys work on one screen."""
-    yield ()
-    found: list[Any] = [LiveScreen]
-    while found:
-        kind = found.pop()
-        found += kind.__subclasses__()
-        if kind.PLACES:
-            yield kind.PLACES
 
 
 def _rebound(first: BindingsMap, keys: Keymap) -> BindingsMap:

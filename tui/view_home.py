@@ -12,6 +12,7 @@ from tui.commands import KEYS, Place, Table, pressed
 from tui.messages import RUNNING_JOB, RunAt
 from tui.view_run import METHODS, STALE_S, asked_by, glyph, joinable, method, phase_cell, program_words, round_text
 from tui.widgets.table import Cell, Column, Row
+from tui.widgets.toned import bounded
 
 if TYPE_CHECKING:
     from swarm.api import Job, RunState, SeenPeer, SeenRun, Sightings
@@ -327,8 +328,8 @@ def headline(shown: HomeShown | None) -> Line:
 
 def banner(shown: HomeShown, here: str = "") -> Iterator[Line]:
     """Mailboxes that cannot be used, each with what to do about it; and what is wrong with the settings."""
-    for fault in shown.faults:
-        yield ((f"⚠ {text.plain(fault, 300)}", "warn"),)
+    faults = (((f"⚠ {text.plain(fault, 300)}", "warn"),) for fault in shown.faults)
+    yield from bounded(faults, 3, "the settings (,) show them")
     for trouble in shown.sightings.trouble[:3]:
         yield ((f"⚠ {text.plain(trouble, 300)}", "warn"),)
     for view in shown.home.mailboxes:

@@ -118,7 +118,13 @@ def _fields(method: Method, task: TaskForm | None) -> tuple[Field, ...]:
     made.append(_choice(JOIN, ("yes", "no"), "Whether this machine takes part at once; no: the run is only made.", part="here"))
     order = {name: n for n, name in enumerate((*COMMON[method], *_COMMON_RUN))}
     place = {part: n for n, part in enumerate(PARTS)}
-    return tuple(sorted(made, key=lambda f: (place[f.part], not f.common, order.get(f.option.name, 99) if f.common else 0)))
+
+    def rank(field: Field) -> tuple[int, bool, int]:
+        # A task's option may have the name of one of the method's: it stays among the task's own.
+        ordered = field.common and not field.key.startswith("option.")
+        return place[field.part], not field.common, order.get(field.option.name, 99) if ordered else 99
+
+    return tuple(sorted(made, key=rank))
 
 
 def _is_learner(name: str) -> bool:

@@ -163,6 +163,7 @@ class Validated(_Event, frozen=True, kw_only=True, tag=True):
     loss: float | None
     tokens: int
     seconds_s: float
+    sample: str = ""  # what the model wrote, for people
 
 
 class Saved(_Event, frozen=True, kw_only=True, tag=True):

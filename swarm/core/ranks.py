@@ -16,6 +16,7 @@ MAX_GENERATION = 10**6 - 1  # what six digits of a key can say
 MAX_ADDRESSES = 64  # of one machine
 MAX_PORTS = 64  # that one machine offers
 MAX_HASHES = 1000  # of one machine
+MAX_SAMPLE = 2000  # characters of what a model wrote
 MAX_POINTS = 1000  # in one part of a job's log
 REASON = 200  # characters of what is said to people
 
@@ -303,9 +304,11 @@ class EvalPoint(msgspec.Struct, frozen=True, kw_only=True):
     loss: float | None  # None: not finite
     tokens: int
     seconds_s: float
+    sample: str = ""  # what the model wrote then, for people
 
     def __post_init__(self) -> None:
         check_fields(self, counts=("step", "iteration", "tokens"), reals=("seconds_s",), losses=("loss",))
+        msgspec.structs.force_setattr(self, "sample", self.sample[:MAX_SAMPLE])
 
 
 class JobLog(msgspec.Struct, frozen=True, kw_only=True):

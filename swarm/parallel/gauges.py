@@ -145,6 +145,7 @@ class Gauges:
                     loss=event.loss,
                     tokens=event.tokens,
                     seconds_s=event.seconds_s,
+                    sample=event.sample,
                 )
                 self.evals = (*self.evals, point_of)[-MAX_POINTS:]
             case _:

@@ -35,8 +35,11 @@ from swarm.parallel.group import Group, agree, broadcast, digest, how_many, numb
 from swarm.parallel.step import Limits, Step, Stepper
 from swarm.tasks.lm import model as models
 from swarm.tasks.lm.rows import Order, Rows, read_rows, tokens_given
+from swarm.tasks.lm.writer import Writer
+from swarm.tasks.streams import generator
 
 Tell = Callable[[RankEvent], None]
+SAMPLE_TOKENS = 40  # that rank 0 writes at an evaluation
 PAD_GPU, PAD_CPU = 32, 8  # a GPU computes tiles, and compiles once a shape; a CPU computes every position
 
 
@@ -61,8 +64,9 @@ class Trainer:
         tell: Tell,
         progressed: Callable[[], None],
         halting: Callable[[], bool] = lambda: False,
+        writer: Writer | None = None,
     ) -> None:
-        """`halting`: whether this rank was told to halt."""
+        """`halting`: whether this rank was told to halt. `writer`: the model and its tokenizer, where samples are written."""
         self.plan, self.spec, self.group = plan, plan.spec, group
         self.model, self.optimizer, self.data = model, optimizer, data
         self.position = position
@@ -70,7 +74,7 @@ class Trainer:
         self.saved: str | None = plan.start
         """The last good checkpoint."""
         self._kept = position.step  # of the last good checkpoint, which only rank 0 has; 0: there is none
-        self._tell, self._halting = tell, halting
+        self._tell, self._halting, self._progressed, self._writer = tell, halting, progressed, writer
         self._halted = False
         self._balance = Balance(plan.divided)
         self._replanned: list[tuple[int, tuple[int, ...]]] = []
@@ -222,8 +226,25 @@ class Trainer:
         began = time.perf_counter()
         loss, tokens = self.stepper.evaluated(rows, _evaluation(rows, self.spec, count), shares=self._balance.shares)
         if self.group.rank == 0:
-            seconds_s = time.perf_counter() - began
-            self._tell(Validated(part=part, iteration=self.iteration, loss=_finite(loss), tokens=tokens, seconds_s=seconds_s))
+            told = Validated(
+                part=part,
+                iteration=self.iteration,
+                loss=_finite(loss),
+                tokens=tokens,
+                seconds_s=time.perf_counter() - began,
+                sample=self._sample(rows) if part == "valid" else "",
+            )
+            self._tell(told)
+
+    def _sample(self, rows: Rows) -> str:
+        """How the model goes on from the first row's beginning. The other ranks wait meanwhile, for as long as a few steps."""
+        if self._writer is None:
+            return ""
+        self._progressed()
+        random = generator(self.spec.seed, "mlx-lm", "sample")
+        text = self._writer.sample(rows, 0, count=SAMPLE_TOKENS, random=random)
+        self._progressed()
+        return text
 
     def _stepped(self, done: Step, share: float) -> RankStepped:
         waiting_s = min(done.exchange_s, max(done.compute_s) - done.compute_s[self.group.rank])
@@ -330,6 +351,7 @@ def prepared(
         tell=tell,
         progressed=progressed,
         halting=halting,
+        writer=Writer(model, tokenizer, mx.default_device()) if group.rank == 0 else None,
     )
     if plan.memory_bytes is not None:
         tell(Phase(what="memory"))

@@ -256,6 +256,10 @@ def test_a_job_tells_what_it_does(places: tuple[Path, Path], tmp_path: Path) -> 
         ("valid", 10),
         ("test", 10),
     ]
+    written = [each.sample for each in of(events, Validated)]
+    assert all(written[:3]), "what the model writes goes on from the first validation row"
+    assert not written[3]
+    assert all(sample.isprintable() for sample in written)
     assert [(each.step, each.iteration) for each in of(events, Saved)] == [(2, 6), (4, 10)]
     assert sum(each.tokens for each in steps) == trainer.position.trained_tokens == of(events, Reported)[-1].trained_tokens
     # Four batches are an epoch of thirteen rows.

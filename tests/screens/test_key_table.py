@@ -11,7 +11,7 @@ from textual.widgets import OptionList
 
 from tui import screens
 from tui.app import SwarmApp
-from tui.commands import KEYS, Key, Place, bindings, key_names
+from tui.commands import KEYS, TOGETHER, Key, Place, bindings, key_names
 from tui.screens.dialogs import Page
 from tui.screens.home import HomeScreen
 from tui.screens.join import JoinScreen
@@ -53,6 +53,10 @@ def test_no_key_means_two_things_in_one_place() -> None:
     for screen in live_screens():
         keys = [k for p in (*screen.PLACES, Place.EVERYWHERE) for key in KEYS[p] for k in key.keys.split(",")]
         assert len(keys) == len(set(keys)), screen
+
+
+def test_clashes_are_looked_for_on_every_screen() -> None:
+    assert {screen.PLACES for screen in live_screens() if screen.PLACES} == set(TOGETHER) - {()}
 
 
 async def test_help_lists_every_key(fixed: SimpleNamespace) -> None:

@@ -6,16 +6,13 @@ import msgspec
 import pytest
 
 from tui import view_compare, view_home, view_rounds, view_run
-from tui.commands import KEYS, Place, key_name
+from tui.commands import KEYS, TOGETHER, Place, key_name
 from tui.keymap import key_of, keymap
 from tui.messages import SettingsRead
-from tui.preferences import together
 from tui.screens.dialogs import FilterBar, Page
 from tui.screens.run import RunScreen
 from tui.widgets.keybar import KeyBar
 from tui.widgets.toned import content
-
-TOGETHER = tuple(together())
 
 
 @pytest.mark.parametrize(

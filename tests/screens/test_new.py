@@ -165,6 +165,24 @@ async def test_fields_come_from_the_specs_and_the_task_each_with_help_range_and_
         assert screen.draft.texts == {"task": "lenet5"}
 
 
+async def test_a_painting_between_a_key_and_its_message_takes_nothing_back(fixed: SimpleNamespace, quiet: Any) -> None:
+    app = fixed.app_over(quiet)
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(pilot, app)
+        form = the_form(app)
+        form.go("run.name")
+        for letter in "warm":
+            form.on_key(Key(letter, letter))
+        screen._paint()  # an answer of the feed, which knows of no letter yet
+        for letter in "-hawk":
+            form.on_key(Key(letter, letter))
+        await pilot.pause()
+        assert screen.draft.texts == {"run.name": "warm-hawk"}
+        await pilot.press("ctrl+u")
+        await pilot.pause()
+        assert screen.draft.texts == {}, "the caret stood at the end"
+
+
 async def test_a_bad_value_is_named_beside_its_field_and_keeps_it_from_starting(fixed: SimpleNamespace, quiet: Any) -> None:
     app = fixed.app_over(quiet)
     async with app.run_test(size=SIZE) as pilot:

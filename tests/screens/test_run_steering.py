@@ -116,6 +116,16 @@ def test_samples_are_bounded(fixed: SimpleNamespace) -> None:
     assert len(said(view_samples.sample_pages(fixed.run_state(), width=78))) == 1
 
 
+def test_a_data_parallel_job_has_samples_too(fixed: SimpleNamespace) -> None:
+    state = fixed.job_state()
+    assert not view_samples.written(state)
+    evals = tuple(msgspec.structs.replace(e, sample=f"sample {n}") for n, e in enumerate(state.ranks.evals))
+    state = msgspec.structs.replace(state, ranks=msgspec.structs.replace(state.ranks, evals=evals))
+    lines = said(view_samples.sample_pages(state, width=78))
+    assert lines[0] == f"iteration {evals[-1].iteration}  validation loss {evals[-1].loss:.3f}"
+    assert lines[1] == f"│ sample {len(evals) - 1}"
+
+
 async def test_the_footer_offers_only_what_applies(fixed: SimpleNamespace) -> None:
     stopped = fixed.run_state(stop=True)
     app = over(fixed, stopped)

@@ -7,16 +7,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from swarm.api import Settings, described_settings
+from swarm.api import Settings, described_settings, settings_path
 from tui import view_settings
 from tui.app import SwarmApp
+from tui.commands import TOGETHER
 from tui.messages import Alarmed, CommandEnded, SettingsRead
-from tui.preferences import osc9, together
+from tui.preferences import osc9
 from tui.screens.settings import Edit, SettingsScreen
 from tui.widgets.table import Table
+from tui.widgets.toned import Words
 
 BY_NAME = {each.name: each for each in described_settings()}
-TOGETHER = tuple(together())
 
 
 @pytest.mark.parametrize(
@@ -192,3 +193,23 @@ def test_the_readme_lists_every_setting() -> None:
     for each in described_settings():
         assert f"| `{each.name}` | " in text
         assert each.help in text
+
+
+@pytest.mark.parametrize("size", [(80, 24), (50, 20)])
+async def test_many_faults_leave_room_for_the_rest(fixed: SimpleNamespace, size: tuple[int, int]) -> None:
+    app = fixed.app_over(fixed.home_shown(fixed.home(fixed.run_state())))
+    faults = tuple(f"{settings_path()}: setting_{n} = 1: the default is used" for n in range(15))
+    async with app.run_test(size=size) as pilot:
+        app.post_message(SettingsRead(Settings(), faults))
+        await pilot.pause()
+        said = str(app.screen.query_one("#banner", Words).content).splitlines()
+        assert said == [
+            "⚠ settings: setting_0 = 1: the default is used",
+            "⚠ settings: setting_1 = 1: the default is used",
+            "  and 13 more: the settings (,) show them",
+        ]
+        assert app.screen.query_one("#runs").size.height >= 4
+        await pilot.press("comma")
+        assert str(app.screen.query_one("#banner", Words).content).startswith("⚠ settings: setting_0")
+        assert app.screen.query_one("#settings").size.height >= 3
+        assert app.screen.max_scroll_y == 0

@@ -89,8 +89,10 @@ async def test_what_is_typed_counts_and_a_passphrase_is_shown(fixed: SimpleNames
         assert app.screen is screen
         assert [toast.message for toast in app._notifications] == ["could not set up: the disk is full"]
         await answer(pilot, await looked_at(pilot, "/home/ann/swarm/x"), Folder(path="/home/ann/swarm/x", ticks=GOOD))
-        screen.query_one("#only", Button).focus()
-        await pilot.pause()
+        only = screen.query_one("#only", Button)
+        while only.has_class("-active"):  # Textual takes a second press in so short a time for the same
+            await pilot.pause(0.05)
+        only.focus()
         await pilot.press("enter")
         question = asked(app, SetUp)[-1]
         await answer(pilot, question, Begun(mailbox="/home/ann/swarm/x", passphrase="abcde-fghjk"))

@@ -149,6 +149,12 @@ def test_the_form_has_every_option_of_the_method_once(method: Method) -> None:
     assert parts == sorted(parts, key=["what", "how", "run", "where", "here"].index)
 
 
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+def test_method_and_task_come_first(task: TaskForm) -> None:
+    for method in ("diloco", "fedavg"):
+        assert [field.key for field in fields(method, task)][:2] == [METHOD, TASK], "whatever names the task's options have"
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_defaults_are_said_as_they_would_be_typed(method: Method) -> None:
     for field in fields(method, task_of(method, {})):

@@ -16,7 +16,7 @@ from tui.screens.lists import ListScreen
 from tui.view_run import stoppable
 from tui.widgets.keybar import KeyBar
 from tui.widgets.table import Table
-from tui.widgets.toned import Words
+from tui.widgets.toned import Words, bounded
 
 if TYPE_CHECKING:
     from swarm.api import Job, RunState
@@ -51,6 +51,10 @@ class HomeScreen(ListScreen):
     def update(self) -> None:
         self.shown = self.app.home
 
+    def on_resize(self) -> None:
+        if self.ready:
+            self.call_after_refresh(self._paint)
+
     def watch_shown(self) -> None:
         if self.ready:
             self._paint()
@@ -63,7 +67,8 @@ class HomeScreen(ListScreen):
         self.query_one("#runs", Table).set_class(bool(empty) or shown is None, "-empty")
         if shown is None:
             return
-        self.query_one("#banner", Words).show(*view_home.banner(shown, here))
+        most = max(4, self.size.height // 3)  # whatever is wrong, there is room for the runs
+        self.query_one("#banner", Words).show(*bounded(view_home.banner(shown, here), most, "d looks at everything"))
         rows = view_home.run_rows(shown, here)
         if self._marked is not None:
             from tui import view_compare  # which brings the plots: not before the first paint

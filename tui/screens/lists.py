@@ -13,6 +13,7 @@ from tui.widgets.table import Table
 from tui.widgets.toned import Toned
 
 if TYPE_CHECKING:
+    from tui.asked import Question
     from tui.commands import Place
     from tui.messages import Answered
     from tui.preferences import Preferring
@@ -40,8 +41,12 @@ class LiveScreen(Screen[None]):
         raise NotImplementedError
 
     def answered(self, message: Answered) -> None:
-        """The feed has an answer, perhaps to another screen's question. It comes behind others, too, where nothing is to be
-        painted: `is_active` tells."""
+        """The feed has an answer, perhaps to another screen's question, and perhaps while this one is not in front: then
+        nothing is painted."""
+
+    def waits_for(self, question: Question) -> bool:
+        """Whether this one asked it, has no answer yet, and tells what comes of it."""
+        return False
 
     def commands(self) -> Iterable[SystemCommand]:
         """For the palette, beside its keys."""

@@ -82,6 +82,7 @@ class FindOut(Question):
 
 @dataclass(frozen=True)
 class MakeRun(Question):
+    DOES: ClassVar = "make the run"
     draft: Draft
 
     async def answer(self, api: Api) -> object:
@@ -170,6 +171,9 @@ class NewScreen(LiveScreen):
         if self.ready and self.is_active:
             self._paint()
 
+    def waits_for(self, question: Question) -> bool:
+        return self._starting and isinstance(question, MakeRun)
+
     def _opened(self, message: Answered) -> None:
         if isinstance(message.value, planning.Opening):
             if self.draft.opening is None:
@@ -190,9 +194,10 @@ class NewScreen(LiveScreen):
             self._failed = message.problem or "nobody says why"
 
     def _show_run(self) -> None:
-        begun, self._begun = self._begun, None
-        if begun is None:
+        begun = self._begun
+        if begun is None or not self.is_active:
             return
+        self._begun = None
         self.app.close_new(keep=False)
         self.app.feed.rescan()
         if begun.made:
@@ -280,7 +285,9 @@ class NewScreen(LiveScreen):
 
     @on(Form.Changed)
     def _field(self, event: Form.Changed) -> None:
-        self._changed(self.draft.put(event.key, event.value))
+        value = self.query_one("#form", Form).take(event.key)
+        if value is not None:  # else it came with a change before this one
+            self._changed(self.draft.put(event.key, value))
 
     @on(Form.Pressed)
     def _pressed(self, event: Form.Pressed) -> None:

@@ -15,12 +15,11 @@ from textual.widgets import Input, Static
 
 from swarm.api import described_settings, settings_path
 from tui import view_settings
-from tui.commands import Place, bindings
-from tui.preferences import together
+from tui.commands import TOGETHER, Place, bindings
 from tui.screens.lists import ListScreen
 from tui.widgets.keybar import KeyBar
 from tui.widgets.table import Table
-from tui.widgets.toned import Words, content
+from tui.widgets.toned import Words, bounded, content
 
 if TYPE_CHECKING:
     from swarm.api import Described
@@ -99,10 +98,16 @@ class SettingsScreen(ListScreen):
             return
         app = self.app
         self.query_one("#head", Words).show(view_settings.headline(str(settings_path()), app.home_folder))
-        self.query_one("#banner", Words).show(*(((f"⚠ {fault}", "warn"),) for fault in app.faults))
+        faults = (((f"⚠ {fault}", "warn"),) for fault in app.faults)
+        most = max(3, self.size.height - 14)  # the table and what is said of a setting have their room
+        self.query_one("#banner", Words).show(*bounded(faults, most, "in a higher terminal, or once these are right"))
         rows = view_settings.rows(self._every, app.settings, theme=app.theme)
         self.query_one("#settings", Table).show(rows)
         self._moved()
+
+    def on_resize(self) -> None:
+        if self.ready:
+            self.call_after_refresh(self.update)
 
     @on(Table.Moved)
     def _moved(self) -> None:
@@ -148,10 +153,10 @@ class SettingsScreen(ListScreen):
             self._edit(setting, value)
 
     def _edit(self, setting: Described, value: object) -> None:
-        places, themes = tuple(together()), tuple(self.app.available_themes)
+        themes = tuple(self.app.available_themes)
 
         def parse(typed: str) -> Any:
-            return view_settings.parse(setting, typed, together=places, themes=themes)
+            return view_settings.parse(setting, typed, together=TOGETHER, themes=themes)
 
         def done(parsed: object) -> None:
             if parsed != value:

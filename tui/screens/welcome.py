@@ -47,6 +47,7 @@ class AskFolder(Question):
 
 @dataclass(frozen=True)
 class SetUp(Question):
+    DOES: ClassVar = "set up"
     name: str
     folder: str
     signed: bool
@@ -109,9 +110,11 @@ class WelcomeScreen(LiveScreen):
         self._paint()
 
     def update(self) -> None:
-        """Nothing here comes with the snapshots."""
+        """Nothing here comes with the snapshots, but answers may have come behind a dialog."""
         if self._begun is not None:
             self.app.call_later(self._leave)  # once whatever lay over it is gone
+        else:
+            self._paint()
 
     def answered(self, message: Answered) -> None:
         match message.question, message.value:
@@ -134,6 +137,9 @@ class WelcomeScreen(LiveScreen):
                 return
         self._paint()
 
+    def waits_for(self, question: Question) -> bool:
+        return question is self._at_work
+
     def _take(self, machine: Machine) -> None:
         self._machine = machine
         for field, first in (("name", machine.name), ("folder", machine.folder)):
@@ -145,7 +151,7 @@ class WelcomeScreen(LiveScreen):
         return self.query_one(f"#{field}", Input).value.strip()
 
     def _paint(self) -> None:
-        if not self.ready:
+        if not self.ready or not self.is_active:
             return
         machine, folder, home = self._machine, self._folder, self.app.home_folder
         name = self._typed("name")
@@ -203,13 +209,13 @@ class WelcomeScreen(LiveScreen):
             self._paint()
         else:
             if self._at_work is not None:
-                self.app.toast("it is set up all the same: what comes of it shows on Home")
+                self.app.toast("it is set up all the same: Home shows it when it is there")
             self.app.pop_screen()
             return
         self.focus_next()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        return self._at_work is None or action == "skip"
+        return self._at_work is None or action not in ("next", "go")
 
     @on(Button.Pressed)
     def _pressed(self, event: Button.Pressed) -> None:
@@ -230,9 +236,10 @@ class WelcomeScreen(LiveScreen):
         self._paint()
 
     def _leave(self) -> None:
-        begun, self._begun = self._begun, None
-        if begun is None:
+        begun = self._begun
+        if begun is None or not self.is_active:
             return
+        self._begun = None
         self.app.feed.rescan()
         self.app.pop_screen()
         if begun.run:

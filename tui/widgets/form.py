@@ -47,11 +47,11 @@ class Form(Toned):
     COMPONENT_CLASSES: ClassVar[set[str]] = {"table--cursor", "form--caret"}
 
     class Changed(Message):
-        """Something else stands in a field."""
+        """Something else stands in a field: Form.take says what."""
 
-        def __init__(self, key: str, value: str) -> None:
+        def __init__(self, key: str) -> None:
             super().__init__()
-            self.key, self.value = key, value
+            self.key = key
 
     class Pressed(Message):
         """A fold, or a button."""
@@ -71,10 +71,13 @@ class Form(Toned):
         self._rows: tuple[FormRow, ...] = ()
         self._cursor = ""
         self._caret = 0  # in the value under the cursor, in characters
+        self._untaken: dict[str, str] = {}  # values that were typed and that nobody has taken yet, by key
 
     # What it shows
 
     def show(self, rows: tuple[FormRow, ...]) -> None:
+        # Painted between a key and its message, they do not know yet what was typed.
+        rows = tuple(replace(row, value=self._untaken.get(row.key, row.value)) for row in rows) if self._untaken else rows
         if rows == self._rows:
             return
         before, self._rows = self._rows, rows
@@ -93,6 +96,10 @@ class Form(Toned):
         else:
             self._reveal()
             self.refresh()
+
+    def take(self, key: str) -> str | None:
+        """What was typed into a field since it was taken last; None: nothing."""
+        return self._untaken.pop(key, None)
 
     @property
     def row(self) -> FormRow | None:
@@ -203,11 +210,14 @@ class Form(Toned):
             event.stop()
 
     def _write(self, row: FormRow, value: str, caret: int) -> None:
+        if len(value) > MOST:
+            return
         self._caret = max(0, min(caret, len(value)))
-        if value != row.value and len(value) <= MOST:
-            self.post_message(self.Changed(row.key, value))
+        if value != row.value:
+            self._untaken[row.key] = value
+            self.post_message(self.Changed(row.key))
         # The row is drawn anew when the screen shows it; several keys may come before that.
-        changed = replace(row, value=value if len(value) <= MOST else row.value)
+        changed = replace(row, value=value)
         self._rows = tuple(changed if each.key == row.key else each for each in self._rows)
         self._reveal()
         self._refresh_row(self._at())

@@ -78,6 +78,14 @@ def folded(line: Line, width: int, *, indent: int = 9) -> tuple[Line, ...]:
     return tuple(tuple(each) for each in lines)
 
 
+def bounded(lines: Iterable[Line], most: int, where: str) -> tuple[Line, ...]:
+    """At most `most` lines, the last of which says how many are left out, and where they stand."""
+    lines = tuple(lines)
+    if len(lines) <= most:
+        return lines
+    return (*lines[: most - 1], ((f"  and {len(lines) - most + 1} more: {where}", "dim"),))
+
+
 def _length(line: Line) -> int:
     return sum(len(t) for t, _ in line)
 

@@ -26,6 +26,7 @@ Part = Literal["train", "valid", "test"]
 WINDOW_BATCHES = 64  # rows are sorted by length within so many batches: hardly any padding, and still other batches each epoch
 WHAT_A_ROW_IS = "a row is a JSON object, with messages, prompt and completion, or text"
 MAX_TOKEN = 2**31 - 1
+BEGINNING_TOKENS = 8  # of a row without a prompt
 
 
 class Rows(NamedTuple):
@@ -60,6 +61,11 @@ class Rows(NamedTuple):
 
     def row(self, index: int) -> I32:
         return self.tokens[self.starts[index] : self.starts[index + 1]]
+
+    def beginning(self, index: int) -> list[int]:
+        """Tokens that a row begins with: its prompt, or a few where all of it is learned."""
+        row = self.row(index)
+        return [int(token) for token in row[: int(self.offsets[index]) or min(BEGINNING_TOKENS, max(1, row.size // 2))]]
 
 
 class Batch(NamedTuple):

@@ -14,7 +14,7 @@ from swarm.core.errors import DataMissing, StateMismatch, UsageError
 from swarm.core.finetune import FineTune
 from swarm.core.manifest import DataRef
 from swarm.core.specs import FedAvg
-from swarm.tasks.charlm.sampling import check_writing, printable
+from swarm.tasks.charlm.sampling import check_writing
 from swarm.tasks.contract import ClientStep, EvalResult, StepResult, TaskState
 from swarm.tasks.federated import Clients
 from swarm.tasks.lm.rows import Order, Rows, assembled, read_rows
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from swarm.tasks.lora.mlx import Tuned
 
 _SEED_BITS = 62
-_SAMPLE_PROMPT_TOKENS = 8
-_MAX_SAMPLE = 500  # characters
 
 
 class Part(NamedTuple):
@@ -157,12 +155,8 @@ class Tuner:
     def _sample(self) -> str:
         if not self._sample_tokens:
             return ""
-        row = self._valid.rows.row(int(self._valid.usable[0]))
-        offset = int(self._valid.rows.offsets[self._valid.usable[0]])
-        begun = row[: offset or min(_SAMPLE_PROMPT_TOKENS, max(1, row.size // 2))].tolist()
         random = generator(self._seed, "lora", "sample")
-        text = "".join(self._writer.written(begun, count=self._sample_tokens, temperature=0, random=random))
-        return printable(f"{self._writer.text(begun)} {text}".encode())[:_MAX_SAMPLE]
+        return self._writer.sample(self._valid.rows, int(self._valid.usable[0]), count=self._sample_tokens, random=random)
 
     def generate(self, prompt: bytes, *, max_tokens: int, temperature: float, seed: int) -> Iterator[bytes]:
         """A token at a time; it ends where the model ends. The prompt is asked in the words of the tokenizer's chat template,
