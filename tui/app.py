@@ -8,17 +8,16 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.text import Text
 from textual import events, on
-from textual.app import SuspendNotSupported, SystemCommand
+from textual.app import SystemCommand
 from textual.filter import LineFilter
-from textual.message import Message
 from textual.screen import Screen
 
 from swarm import api
@@ -44,43 +43,12 @@ from tui.screens.home import HomeScreen
 from tui.screens.lists import LiveScreen
 
 if TYPE_CHECKING:
-    from swarm.api import RunState, Way
-    from tui.asked import Question
-    from tui.messages import (
-        Facts,
-        HomeShown,
-        JoinShown,
-        NetworkShown,
-        RunShown,
-    )
+    from swarm.api import RunState
+    from tui.messages import HomeShown, JoinShown, NetworkShown, RunShown
+    from tui.sources import FeedLike
     from tui.transitions import Note
     from tui.view_curves import PlotView
     from tui.view_new import Draft
-
-
-class FeedLike(Protocol):
-    """What the app needs of its feed."""
-
-    def start(self, post: Callable[[Message], object]) -> None: ...
-    def close(self) -> None: ...
-    def show(self, at: RunAt | None) -> None: ...
-    def check(self, at: RunAt | None, *, name: str = "") -> None: ...
-    def ask(self, question: Question) -> None: ...
-    def mount(self, at: RunAt, way: Way) -> None: ...
-    def add_peer(self, address: str) -> None: ...
-    def rescan(self) -> None: ...
-    def examine(self) -> None: ...
-    def join(self, at: RunAt) -> None: ...
-    def save(self, setting: str, value: object) -> None: ...
-    def leave(self, job: str) -> None: ...
-    def stop(self, at: RunAt) -> None: ...
-    def pause(self, at: RunAt) -> None: ...
-    def resume(self, at: RunAt) -> None: ...
-    def drop(self, at: RunAt, learner: str) -> None: ...
-    def extend(self, at: RunAt, rounds: int | None) -> None: ...
-    def export(self, at: RunAt, file: str) -> None: ...
-    @property
-    def facts(self) -> Facts: ...
 
 
 class SwarmApp(Preferring):
@@ -278,41 +246,6 @@ class SwarmApp(Preferring):
         if shown.joining.location is not None:
             self.feed.join(RunAt(shown.joining.location, shown.at.run))
             self.toast(f"joining {text.plain(shown.joining.name, 40)}")
-
-    def begin_mount(self, shown: JoinShown) -> None:
-        """Mount what is missing, once a person agrees if anybody may have said where it is."""
-        joining = shown.joining
-        way = joining.way
-        if way is None:
-            return
-        if not joining.unsure:
-            self._mount_share(shown.at, way)
-            return
-        words = (
-            ((f"Run {text.plain(' '.join(way.argv or ()), 200)}?", "strong"),),
-            *(((line, ""),) for line in text.plain(joining.unsure, 400).split(": ")),
-        )
-
-        def answered(answer: str | None) -> None:
-            if answer == "mount":
-                self._mount_share(shown.at, way)
-
-        self.push_screen(Choice("Mount", words, (Option("mount", "Mount it"), CANCEL), focus="cancel"), answered)
-
-    def _mount_share(self, at: RunAt, way: Way) -> None:
-        """What may ask for a password does so in the terminal, which is its for that time."""
-        if not way.asks:
-            self.feed.mount(at, way)
-            return
-        try:
-            with self.suspend():
-                print(" ".join(way.argv or ()), flush=True)
-                problem = api.mount(way, quiet=False)
-        except SuspendNotSupported:
-            self.feed.mount(at, way)
-            return
-        if problem:
-            self.toast(f"could not mount: {problem}", "error")
 
     def open_welcome(self) -> None:
         if not any(isinstance(screen, screens.WelcomeScreen) for screen in self.screen_stack):

@@ -81,8 +81,20 @@ class Background:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._over)
         return task
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        """What stands still from now on is said: a screen that shows old figures as if nothing were wrong is worse."""
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._note(error)
+            self._post(CommandEnded("go on", "", self._problem))
+
+    def _note(self, error: BaseException) -> None:
+        self._problem = text.plain(str(error) or type(error).__name__, 500)
+        line = text.plain(f"{self._wall()} {type(error).__name__}: {error}", 500)
+        self._facts = replace(self._facts, errors=(*self._facts.errors, line)[-5:])
 
     async def _end(self) -> None:
         others = asyncio.all_tasks() - {asyncio.current_task()}
@@ -96,9 +108,7 @@ class Background:
         try:
             return await work
         except Exception as error:
-            self._problem = text.plain(str(error) or type(error).__name__, 500)
-            line = text.plain(f"{self._wall()} {type(error).__name__}: {error}", 500)
-            self._facts = replace(self._facts, errors=(*self._facts.errors, line)[-5:])
+            self._note(error)
             return None
 
 

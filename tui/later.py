@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tui.messages import Facts
+from tui.messages import CommandEnded, Facts
 
 if TYPE_CHECKING:
     from textual.message import Message
@@ -28,7 +28,11 @@ class Later:
         threading.Thread(target=self._load, args=(post,), name="feed-load", daemon=True).start()
 
     def _load(self, post: Callable[[Message], object]) -> None:
-        feed = self._make()
+        try:
+            feed = self._make()
+        except Exception as error:  # an installation that is broken: nothing would ever be shown, and nobody told why
+            post(CommandEnded("start", "", f"{type(error).__name__}: {error}"))
+            return
         with self._lock:
             if self._closed:
                 return

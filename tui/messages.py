@@ -27,6 +27,8 @@ Command = Literal[
     "mount",
     "add the peer",
     "check",
+    "go on",
+    "start",
     "save",
     "notify",
 ]

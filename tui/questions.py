@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from textual.app import SuspendNotSupported
+
+from swarm import api
 from tui import text
 from tui.screens.dialogs import CANCEL, Ask, Choice, Option
 from tui.view_run import resting
 
 if TYPE_CHECKING:
-    from swarm.api import Job, RunState
-    from tui.messages import RunAt
-
-if TYPE_CHECKING:
+    from swarm.api import Job, RunState, Way
     from tui.app import SwarmApp
+    from tui.messages import JoinShown, RunAt
 
 
 def ask_peer(app: SwarmApp) -> None:
@@ -145,3 +146,39 @@ def ask_leave(app: SwarmApp, jobs: tuple[Job, ...]) -> None:
                 app.feed.leave(job.id)
 
     app.push_screen(Choice("Leave", words, (Option("leave", "Leave the run"), CANCEL), focus="cancel"), answered)
+
+
+def ask_mount(app: SwarmApp, shown: JoinShown) -> None:
+    """Mount what is missing, once a person agrees if anybody may have said where it is."""
+    joining, way = shown.joining, shown.joining.way
+    if way is None:
+        return
+    if not joining.unsure:
+        _mount(app, shown.at, way)
+        return
+    words = (
+        ((f"Run {text.plain(' '.join(way.argv or ()), 200)}?", "strong"),),
+        *(((line, ""),) for line in text.plain(joining.unsure, 400).split(": ")),
+    )
+
+    def answered(answer: str | None) -> None:
+        if answer == "mount":
+            _mount(app, shown.at, way)
+
+    app.push_screen(Choice("Mount", words, (Option("mount", "Mount it"), CANCEL), focus="cancel"), answered)
+
+
+def _mount(app: SwarmApp, at: RunAt, way: Way) -> None:
+    """What may ask for a password does so in the terminal, which is its for that time."""
+    if not way.asks:
+        app.feed.mount(at, way)
+        return
+    try:
+        with app.suspend():
+            print(" ".join(way.argv or ()), flush=True)
+            problem = api.mount(way, quiet=False)
+    except SuspendNotSupported:
+        app.feed.mount(at, way)
+        return
+    if problem:
+        app.toast(f"could not mount: {problem}", "error")

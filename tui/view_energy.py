@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from swarm.api import cost_words, drawn, drawn_words, energy_words, money, power_words
+from swarm.api import cost_words, drawn, drawn_words, money
 from tui import text
 
 if TYPE_CHECKING:
@@ -18,15 +18,6 @@ def learner_wh(view: LearnerView) -> float | None:
 def power_w(view: LearnerView) -> float | None:
     """What its machine draws for it now; None if nothing there tells, or if it is not live."""
     return view.beat.power_w if view.beat is not None and view.live else None
-
-
-def energy(wh: float | None) -> str:
-    """'12.3 Wh'; '–' if it is not known."""
-    return energy_words(wh)
-
-
-def power(watts: float | None) -> str:
-    return power_words(watts)
 
 
 def cost(wh: float | None, price_per_kwh: float | None, currency: str = "") -> str:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from swarm.api import (
     REASONS,
+    energy_words,
     participants,
+    power_words,
     private,
     rank_views,
 )
@@ -189,7 +191,7 @@ def _power(view: LearnerView, price_per_kwh: float | None, currency: str) -> Ite
     watts, drawn_wh = view_energy.power_w(view), view_energy.learner_wh(view)
     paid = f"  cost {view_energy.cost(drawn_wh, price_per_kwh, currency)}" if price_per_kwh is not None else ""
     unknown = "  its machine does not tell" if watts is None and drawn_wh is None else ""
-    words = f"{view_energy.power(watts)}  energy {view_energy.energy(drawn_wh)}{paid}"
+    words = f"{power_words(watts)}  energy {energy_words(drawn_wh)}{paid}"
     yield _fact("power", (words, ""), (unknown, "dim"))
 
 

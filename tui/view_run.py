@@ -20,7 +20,7 @@ from swarm.api import (
 from tui import text, view_ranks, view_rounds, view_trouble
 from tui.commands import KEYS, Place, Table, pressed
 from tui.states import STATES, learner_state
-from tui.view_work import goodput, goodput_text, memory_text, totals, traffic
+from tui.view_work import goodput_text, memory_text, totals, traffic
 from tui.widgets.table import Cell, Column, Row
 
 if TYPE_CHECKING:
@@ -366,9 +366,9 @@ def _learner_row(state: RunState, view: LearnerView, *, mine: bool) -> Row:
                 text.NONE if left or not beat else text.span(view.beat_age_s), "" if view.live else "bad", order=view.beat_age_s
             ),
             Cell(text.plain(record.device, 40) if record and record.device else text.NONE),
-            Cell(memory_text(view), order=float(beat.rss_bytes if beat else 0)),
+            Cell(memory_text(view), order=float(api.used_bytes(view) or 0)),
             Cell(traffic(beat) if beat else text.NONE, order=float(beat.sent_bytes + beat.received_bytes if beat else 0)),
-            Cell(goodput_text(beat) if trains else "", order=goodput(beat) or 0.0),
+            Cell(goodput_text(beat) if trains else "", order=api.goodput(beat) or 0.0),
         ),
     )
 

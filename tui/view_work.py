@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from swarm import api
 from tui import text
 
 if TYPE_CHECKING:
@@ -11,22 +12,17 @@ if TYPE_CHECKING:
 
 
 def memory_text(view: LearnerView) -> str:
-    """'38/64G': what its process takes, of what its device has."""
-    used_bytes = view.beat.rss_bytes if view.beat is not None else 0
-    total_bytes = view.record.memory_bytes if view.record is not None else 0
+    """'38/64G': what its training takes, of what its device has. Of a card the first is not known."""
+    used_bytes, total_bytes = api.used_bytes(view), view.record.memory_bytes if view.record is not None else 0
     if not total_bytes:
         return text.size(used_bytes) if used_bytes else text.NONE
-    used, total = used_bytes / 2**30, total_bytes / 2**30
-    return f"{used:.0f}/{total:.0f}G" if used >= 9.95 else f"{used:.1f}/{total:.0f}G"
-
-
-def goodput(beat: Beat | None) -> float | None:
-    """The part of its time that went into training; None if it does not tell."""
-    return min(1.0, beat.trained_s / beat.alive_s) if beat is not None and beat.alive_s > 0 else None
+    used, total = (used_bytes or 0) / 2**30, total_bytes / 2**30
+    known = text.NONE if used_bytes is None else f"{used:.0f}" if used >= 9.95 else f"{used:.1f}"
+    return f"{known}/{total:.0f}G"
 
 
 def goodput_text(beat: Beat | None) -> str:
-    part = goodput(beat)
+    part = api.goodput(beat)
     return text.NONE if part is None else f"{100 * part:.0f}%"
 
 

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from swarm.core.sightings import SeenPeer, SeenRun, Sightings
     from swarm.core.specs import Algorithm, DiLoCo, FedAvg, private
     from swarm.core.spent import cost as money
-    from swarm.core.spent import cost_words, drawn, drawn_words, energy_words, power_words
+    from swarm.core.spent import cost_words, drawn, drawn_words, energy_words, goodput, power_words, used_bytes
     from swarm.core.state import LearnerView, RunState, participants, rejections, train_loss
     from swarm.core.ticks import Tick
     from swarm.host.crash import note_crash
@@ -163,6 +163,7 @@ __all__ = [
     "find_run",
     "first_start",
     "foreign_program",
+    "goodput",
     "grace_s",
     "held_by",
     "held_round",
@@ -225,6 +226,7 @@ __all__ = [
     "train_loss",
     "trained",
     "unit_of",
+    "used_bytes",
     "whole_run",
 ]
 
@@ -260,7 +262,7 @@ _PLACES = {
     "swarm.core.sentences": "REASONS norms refusal trained settings_words=settings",
     "swarm.core.series": "Curve Figure Series longest_s measured steps_made",
     "swarm.core.sightings": "SeenPeer SeenRun Sightings",
-    "swarm.core.spent": "cost_words drawn drawn_words energy_words power_words money=cost",
+    "swarm.core.spent": "cost_words drawn drawn_words energy_words goodput power_words used_bytes money=cost",
     "swarm.core.specs": "Algorithm DiLoCo FedAvg private",
     "swarm.core.state": "LearnerView RunState participants rejections train_loss",
     "swarm.core.ticks": "Tick",

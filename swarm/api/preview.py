@@ -179,7 +179,7 @@ async def _measure_link(location: str) -> None:
         return
     try:
         async with asyncio.timeout(LINK_S):
-            link: Link | str = await _threads.run(measure_link, location)
+            link: Link | str = await DaemonThreads(1).run(measure_link, location)  # of its own: one that hangs is left behind
     except TimeoutError:
         link = f"no answer within {LINK_S:.0f} s"
     except MailboxError as error:

@@ -17,6 +17,7 @@ from swarm.core.records import EvalRecord, Participant, RoundRecord
 
 MOST = 1024  # points of one curve
 LEARNERS = 512  # of which a curve is kept
+METRICS = 100  # likewise: each round may name others
 Figure: TypeAlias = Literal["train", "rate", "sent", "seconds", "cosine"]
 """Of some participants of a round: their mean training loss, by tokens; their work (tokens or samples) per second, training and
 closing; bytes published; seconds of training and closing, waits left out; their mean cosine with the merged delta."""
@@ -109,7 +110,8 @@ def _told(series: Series, record: RoundRecord, *, hidden: bool) -> Series:
     metrics = dict(series.metrics)
     if not hidden:
         for name, value in mean_metrics(parts).items():
-            metrics[name] = _put(metrics.get(name, Curve()), round, value)
+            if name in metrics or len(metrics) < METRICS:
+                metrics[name] = _put(metrics.get(name, Curve()), round, value)
 
     def put(figure: Figure) -> Curve:
         known = series.of(figure)

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
+from swarm import api
 from swarm.api import RunState, Settings
 from tui import view_energy
 from tui.app import SwarmApp
@@ -25,9 +26,7 @@ def powered(state: RunState, **drawn_wh: float) -> RunState:
 def test_nothing_is_said_where_nothing_tells(fixed: SimpleNamespace) -> None:
     state = fixed.run_state()
     assert view_energy.summary(state, 0.3, "€") == ""
-    assert {view_energy.energy(None), view_energy.power(None), view_energy.cost(None, 0.3), view_energy.cost(1.0, None)} == {
-        "–"
-    }
+    assert {api.energy_words(None), api.power_words(None), view_energy.cost(None, 0.3), view_energy.cost(1.0, None)} == {"–"}
 
 
 def test_those_who_tell_are_added_and_the_others_said_to_miss(fixed: SimpleNamespace) -> None:
@@ -41,7 +40,7 @@ def test_those_who_tell_are_added_and_the_others_said_to_miss(fixed: SimpleNames
 
 @pytest.mark.parametrize(("wh", "words"), [(0.0, "0 mWh"), (0.84, "840 mWh"), (12.34, "12.3 Wh"), (1240.0, "1.24 kWh")])
 def test_energy_is_short(wh: float, words: str) -> None:
-    assert view_energy.energy(wh) == words
+    assert api.energy_words(wh) == words
 
 
 @pytest.mark.parametrize(

@@ -195,6 +195,15 @@ def test_a_broken_poll_is_a_fact_and_not_the_end(fixed: SimpleNamespace) -> None
         assert run.feed.facts.errors == ("12:00:00 RuntimeError: boom",)
 
 
+def test_what_stands_still_for_good_is_said(fixed: SimpleNamespace) -> None:
+    api = FakeApi([fixed.home()], [None])
+    api.HomeWatch = lambda mailboxes: {}["no such thing"]  # type: ignore[assignment, method-assign]
+    with running(api) as run:
+        ended = run.next(CommandEnded)
+        assert (ended.command, ended.problem) == ("go on", "'no such thing'")
+        assert run.feed.facts.errors == ("12:00:00 KeyError: 'no such thing'",)
+
+
 def test_a_network_that_cannot_be_listened_to_is_a_fact_and_not_the_end(fixed: SimpleNamespace) -> None:
     api = FakeApi([fixed.home()], [None])
     api.problem = RuntimeError("no thread can be started")

@@ -46,6 +46,17 @@ def test_what_is_asked_before_it_is_there_is_asked_in_order() -> None:
     assert [feed.calls.get(timeout=30) for _ in range(2)] == [("rescan",), ("close",)]
 
 
+def test_a_feed_that_cannot_be_loaded_is_said() -> None:
+    told: queue.Queue[Any] = queue.Queue()
+
+    def make() -> Any:
+        raise ImportError("no module of this name")
+
+    Later(make).start(told.put)
+    ended = told.get(timeout=30)
+    assert (ended.command, ended.problem) == ("start", "ImportError: no module of this name")
+
+
 def test_an_app_that_ends_first_starts_no_feed() -> None:
     feed, may, made = Heard(), threading.Event(), threading.Event()
 

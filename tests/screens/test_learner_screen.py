@@ -169,6 +169,9 @@ def test_memory_goodput_and_traffic_in_the_table(fixed: SimpleNamespace) -> None
     titles = [column.title for column in view_run.LEARNER_COLUMNS]
     cells = dict(zip(titles, (cell.text for cell in air.cells), strict=True))
     assert (cells["memory"], cells["traffic"], cells["good"]) == ("38/64G", "↑12M ↓11M", "93%")
+    on_card = changed(fixed.run_state(), "linux-3090", record={"memory_bytes": 24 << 30})  # its beats tell of the host's memory
+    [row] = [row for row in view_run.learner_rows(fixed.run_shown(on_card)) if row.key == "linux-3090"]
+    assert dict(zip(titles, row.cells, strict=True))["memory"].text == "—/24G"
 
 
 def test_the_first_line_tells_eta_share_and_network(fixed: SimpleNamespace) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from swarm.core.manifest import PayloadRef
 from swarm.core.records import EvalRecord, Participant, RoundRecord
-from swarm.core.series import MOST, Curve, Figure, Series, evaluated, extended, measured, told
+from swarm.core.series import METRICS, MOST, Curve, Figure, Series, evaluated, extended, measured, told
 
 
 def part(learner: str, *, loss: float | None = 2.0, tokens: int = 10, cosine: float | None = None) -> Participant:
@@ -114,3 +114,11 @@ def test_of_private_clients_only_counts_are_told() -> None:
     assert not series.seconds.rounds
     assert series.tokens == 10
     assert series.took_part == {"a": 1}
+
+
+def test_names_of_metrics_without_end_fill_no_memory() -> None:
+    series = Series()
+    for round in range(30):
+        named = msgspec.structs.replace(part("a"), metrics={f"m{round}-{n}": 0.5 for n in range(10)})
+        series = told(series, record(round, named), hidden=False)
+    assert len(series.metrics) == METRICS

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.app import ComposeResult
 from textual.reactive import reactive
 
-from tui import view_join
+from tui import questions, view_join
 from tui.commands import Place, bindings
 from tui.messages import RunAt
 from tui.screens.lists import LiveScreen
@@ -86,7 +86,7 @@ class JoinScreen(LiveScreen):
 
     def action_mount(self) -> None:
         if self.shown is not None and view_join.can_mount(self.shown):
-            self.app.begin_mount(self.shown)
+            questions.ask_mount(self.app, self.shown)
 
     def action_watch(self) -> None:
         if self.shown is not None and self.shown.joining.location is not None:
