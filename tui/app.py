@@ -196,7 +196,10 @@ class SwarmApp(Preferring):
             return
         self.join_shown = message.shown
         location = message.shown.joining.location
-        if job is not None and job.state == "running" and location is not None:  # it takes part now
+        running = job is not None and job.state == "running"
+        if (
+            running and location is not None and self.screen is join
+        ):  # it takes part now; under a dialog, the next look tells it
             self.close_join()
             self.open_run(RunAt(location, join.at.run))
             return
@@ -321,7 +324,8 @@ class SwarmApp(Preferring):
         if (run := self._run_screen) is not None:
             if run.at == at:
                 return
-            self.close_run()
+            while run in self.screen_stack:  # with whatever was opened from it
+                self.pop_screen()
         self.run_shown = None
         known = (s.name for v in (self.home.home.mailboxes if self.home else ()) for s in v.runs if s.run == at.run)
         self.push_screen(screens.RunScreen(at, name or next(known, at.run)))
