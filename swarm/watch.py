@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -14,6 +14,7 @@ from swarm.core import state
 from swarm.core.errors import (
     WAITED_OUT,
     FormatMismatch,
+    MailboxAway,
     MailboxCorrupt,
     MailboxError,
     MailboxMoved,
@@ -24,6 +25,7 @@ from swarm.core.errors import (
     UsageError,
 )
 from swarm.core.finetune import FineTune
+from swarm.core.keys import RunKeys
 from swarm.core.lease import BeatId, Lease
 from swarm.core.records import Beat, Claim, RoundRecord, Snapshot
 from swarm.core.specs import FedAvg
@@ -88,8 +90,8 @@ class RunWatch:
 
     async def poll(self) -> RunState:
         """The run now, or, of a history that takes long to read, as far as it was read. A share that does not answer is
-        `state.lost`, never an exception, and so is a forged round. Raises RunNotFound, FormatMismatch, PassphraseError, and
-        RecordForged for a run that is not of this machine's swarm."""
+        `state.lost`, never an exception, and so is a forged round. Raises RunNotFound, also once the run was deleted,
+        FormatMismatch, PassphraseError, and RecordForged for a run that is not of this machine's swarm."""
         if self._polling is None:
             if self._mailbox is None:
                 self._mailbox = mailbox_at(self._location)
@@ -124,6 +126,24 @@ class RunWatch:
         if not self._opened:
             await mailbox.open()
             self._opened = True
+        try:
+            beats = await self._read_all(mailbox)
+        except MailboxAway:
+            raise
+        except MailboxMoved:  # a record is gone
+            await self._check_there(mailbox)
+            raise
+        # Of what has no round nothing else tells that it is gone.
+        if not beats and self._history and self.state.open_round == 0:
+            await self._check_there(mailbox)
+
+    async def _check_there(self, mailbox: Mailbox) -> None:
+        """Raise RunNotFound if the run was deleted."""
+        if await mailbox.read(RunKeys(self._run).manifest) is None:
+            raise RunNotFound(f"run {self.state.name} was deleted")
+
+    async def _read_all(self, mailbox: Mailbox) -> Mapping[str, object]:
+        """The beats."""
         if self._tape is None:
             manifest, trust = await read_with_trust(mailbox, self._run)
             self._apply(state.ManifestRead(manifest))
@@ -153,6 +173,7 @@ class RunWatch:
         if self._job is None:
             await self._read_round(tape)
         self._apply(state.Polled(now_s=now_s(), beats=beats, gone=self._gone(beats)))
+        return beats
 
     def _gone(self, beats: dict[str, tuple[BeatId, Beat]]) -> frozenset[str]:
         """Learners whose process ran on this machine and does no more."""

@@ -255,7 +255,8 @@ class SwarmApp(Preferring):
         if (run := self._run_screen) is not None:
             if run.at == at:
                 return
-            self.close_run()
+            while run in self.screen_stack:  # with whatever was opened from it
+                self.pop_screen()
         self.run_shown = None
         known = (s.name for v in (self.home.home.mailboxes if self.home else ()) for s in v.runs if s.run == at.run)
         self.push_screen(screens.RunScreen(at, name or next(known, at.run)))

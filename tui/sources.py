@@ -47,6 +47,10 @@ class HomeSource(Protocol):
 class RunSource(Protocol):
     async def poll(self) -> RunState: ...
     @property
+    def state(self) -> RunState:
+        """As far as it was read."""
+
+    @property
     def behind(self) -> bool: ...
 
 

@@ -129,3 +129,8 @@ def bars(values: Sequence[float], width: int, *, rows: int = 1, low: float | Non
 def short_path(location: str, home: str) -> str:
     """A path as people write it: the home folder as `~`."""
     return f"~{location[len(home) :]}" if home and (location == home or location.startswith(home + "/")) else location
+
+
+def after_place(place: str, words: str) -> str:
+    """`words` without the place that they begin with, which is named before them already."""
+    return plain(words).removeprefix(f"{plain(place)}: ")

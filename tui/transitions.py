@@ -80,7 +80,7 @@ def mailbox_notes(before: Home | None, after: Home) -> Iterator[Note]:
     for view in after.mailboxes:
         was = old.get(view.location)
         if view.problem and was == "":
-            yield Note(f"{text.plain(view.location)}: {text.plain(view.problem)}", "error")
+            yield Note(f"{text.plain(view.location)}: {text.after_place(view.location, view.problem)}", "error")
         elif was and not view.problem:
             yield Note(f"{text.plain(view.location)} is back")
 

@@ -335,11 +335,11 @@ def banner(shown: HomeShown, here: str = "") -> Iterator[Line]:
     for view in shown.home.mailboxes:
         where = text.short_path(text.plain(view.location), here)
         if view.problem:
-            yield ((f"✗ {where}: {text.plain(view.problem)}", "bad"), (_age(shown, view.runs), "dim"))
+            yield ((f"✗ {where}: {text.after_place(view.location, view.problem)}", "bad"), (_age(shown, view.runs), "dim"))
             if view.remedy:
                 yield ((f"  {text.plain(view.remedy)}", ""),)
         elif lost := next((state.lost for state in view.runs if state.lost and not state.halted), None):
-            yield ((f"✗ {where}: share lost: {text.plain(lost)}", "bad"), (_age(shown, view.runs), "dim"))
+            yield ((f"✗ {where}: share lost: {text.after_place(view.location, lost)}", "bad"), (_age(shown, view.runs), "dim"))
         if foreign := view.foreign.words:
             yield ((f"⚠ {where}: {foreign}: this machine's passphrase did not sign them", "warn"),)
         for state in view.runs:

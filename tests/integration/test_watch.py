@@ -217,6 +217,24 @@ def test_a_run_that_is_not_there(tmp_path: Path) -> None:
         asyncio.run(RunWatch(location, "aaaa1111").poll())
 
 
+@pytest.mark.parametrize("rounds", [0, 2])
+def test_a_run_that_is_deleted_meanwhile_is_not_told_as_a_lost_share(tmp_path: Path, rounds: int) -> None:
+    location = make_mailbox(tmp_path / "m")
+    manifest = make_run(location, "mlp-one", "aaaa1111", rounds=3)
+    write_rounds(location, manifest, rounds)
+
+    async def main() -> None:
+        follower = RunWatch(location, "aaaa1111")
+        assert (await follower.poll()).open_round == rounds
+        await api.remove_run(location, "aaaa1111")
+        for _ in range(2):
+            with pytest.raises(RunNotFound, match="run mlp-one was deleted"):
+                await follower.poll()
+        assert (follower.state.open_round, follower.state.lost) == (rounds, None), "what was read is there still"
+
+    asyncio.run(main())
+
+
 def test_a_share_that_is_renamed_away_and_back(tmp_path: Path) -> None:
     location = make_mailbox(tmp_path / "m")
     manifest = make_run(location, "mlp-one", "aaaa1111")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,9 +11,10 @@ import msgspec
 from swarm.api import held_round
 from swarm.api.welcoming import Begun, Folder, Machine
 from tui.app import SwarmApp
-from tui.messages import Answered
+from tui.messages import Answered, RunAt
 from tui.screens.dialogs import Page
 from tui.screens.home import HomeScreen
+from tui.screens.join import JoinScreen
 from tui.screens.round import RoundOf, RoundScreen
 from tui.screens.run import RunScreen
 from tui.screens.settings import SettingsScreen
@@ -96,3 +98,36 @@ async def test_a_round_that_is_read_behind_another_screen_is_there_when_it_is_go
         assert isinstance(app.screen, RoundScreen)
         shown = app.screen.query_one("#text", Lines)._lines
         assert "air: came after the round had closed" in "\n".join(part for line in shown for part, _ in line)
+
+
+async def test_a_run_that_is_opened_from_deep_inside_another_one_takes_its_place(fixed: SimpleNamespace) -> None:
+    state = fixed.run_state()
+    app = fixed.app_over(fixed.home_shown(fixed.home(state)), fixed.run_shown(state))
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("w", "3", "enter")
+        assert isinstance(app.screen, RoundScreen)
+        other = RunAt(fixed.SHARE, "bbbb2222")
+        app.open_run(other, name="other")  # as the page of the first start does, which the palette opens anywhere
+        await pilot.pause()
+        assert [type(screen) for screen in app.screen_stack[1:]] == [HomeScreen, RunScreen]
+        app.feed.tell(replace(fixed.run_shown(state), at=other))
+        await pilot.pause()
+        assert app.screen.shown is not None
+        await pilot.press("escape")
+        assert isinstance(app.screen, HomeScreen)
+
+
+async def test_a_run_that_this_machine_joined_is_shown_once_the_dialog_is_gone(fixed: SimpleNamespace) -> None:
+    app = fixed.app_over(fixed.home_shown(fixed.home(fixed.run_state())), fixed.run_shown(fixed.run_state()))
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("J", "question_mark")
+        assert isinstance(app.screen, Page)
+        joined = fixed.join_shown(at=fixed.AT, job=fixed.job())
+        app.feed.tell(joined)
+        await pilot.pause()
+        assert isinstance(app.screen, Page)
+        await pilot.press("escape")
+        assert isinstance(app.screen, JoinScreen)
+        app.feed.tell(joined)
+        await pilot.pause()
+        assert [type(screen) for screen in app.screen_stack[1:]] == [HomeScreen, RunScreen]

@@ -83,4 +83,6 @@ def test_jobs_and_mailboxes(fixed: SimpleNamespace) -> None:
     ]
     gone = fixed.home(problem="no mailbox there")
     assert [n.text for n in mailbox_notes(fixed.home(), gone)] == ["/mnt/share/swarm: no mailbox there"]
+    named = fixed.home(problem="/mnt/share/swarm: no mailbox there")
+    assert [n.text for n in mailbox_notes(fixed.home(), named)] == ["/mnt/share/swarm: no mailbox there"]
     assert [n.text for n in mailbox_notes(gone, fixed.home())] == ["/mnt/share/swarm is back"]

@@ -54,7 +54,8 @@ class BothRuns(Question):
             self.watches[at] = watch
             state = await watch.poll()
         except SwarmError as error:
-            return Side(at, problem=str(error))
+            known = self.watches.get(at)
+            return Side(at, known.state if known is not None and known.state.manifest else None, problem=str(error))
         return Side(at, state, behind=watch.behind)
 
 
