@@ -58,6 +58,7 @@ class Screen:
         environment = os.environ | {key: str(state / name) for key, name in places.items()}
         environment |= {"TERM": "xterm-256color", "COLORTERM": "truecolor", "SWARM_DISCOVERY": "0", "PYTHONPATH": str(ROOT)}
         environment |= {"REPLAY_TELLS": str(tells)}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # else every start compiles all of the app, and nothing of Textual
         self.began_s = time.perf_counter()
         self.process = subprocess.Popen(
             [sys.executable, *arguments],
