@@ -320,7 +320,7 @@ def _label(value: float, ticks: Sequence[float], kind: Kind) -> str:
         return text.short(value) if abs(value) < 1e15 else f"{value:.0e}"
     if value and abs(value) < 0.001:
         return "0" if abs(value) < step / 1000 else f"{value:.0e}"
-    if not step:
+    if not step or (not value and step < 0.001):
         return f"{value:g}"
     return f"{value + 0.0:.{max(0, -math.floor(math.log10(step) + 1e-9))}f}"
 

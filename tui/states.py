@@ -1,4 +1,4 @@
-"""What a learner's state is called, and how it is drawn."""
+"""What a learner's state is called, and how it is drawn; and the marks of what was checked."""
 
 from __future__ import annotations
 
@@ -23,6 +23,13 @@ STATES = {
     "dropped": ("○", "dim"),
     "refused": ("✗", "bad"),
 }
+VERDICTS = {
+    "ok": ("✓", "good"),
+    "warning": ("⚠", "warn"),
+    "failed": ("✗", "bad"),
+    "checking": ("◌", "dim"),
+}
+"""Of a Tick."""
 
 
 def learner_state(state: RunState, view: LearnerView) -> str:

@@ -326,10 +326,10 @@ def headline(shown: HomeShown | None) -> Line:
     return tuple(pieces)
 
 
-def banner(shown: HomeShown, here: str = "") -> Iterator[Line]:
+def banner(shown: HomeShown, here: str = "", keys: Table = KEYS) -> Iterator[Line]:
     """Mailboxes that cannot be used, each with what to do about it; and what is wrong with the settings."""
     faults = (((f"⚠ {text.plain(fault, 300)}", "warn"),) for fault in shown.faults)
-    yield from bounded(faults, 3, "the settings (,) show them")
+    yield from bounded(faults, 3, f"the settings ({pressed(keys, Place.EVERYWHERE, 'settings')}) show them")
     for trouble in shown.sightings.trouble[:3]:
         yield ((f"⚠ {text.plain(trouble, 300)}", "warn"),)
     for view in shown.home.mailboxes:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tui import text
 from tui.commands import KEYS, Place, Table, pressed
 from tui.messages import RUNNING_JOB
+from tui.states import VERDICTS
 from tui.view_run import METHODS
 
 if TYPE_CHECKING:
@@ -15,12 +16,6 @@ if TYPE_CHECKING:
     from tui.messages import JoinShown
     from tui.widgets.toned import Line, Piece
 
-_MARKS: dict[str, tuple[str, str]] = {
-    "ok": ("✓", "good"),
-    "warning": ("⚠", "warn"),
-    "failed": ("✗", "bad"),
-    "checking": ("◌", "dim"),
-}
 _NAME = 20  # cells of a tick's name
 _NARROW = 70  # columns below which a detail stands under its name
 
@@ -57,7 +52,7 @@ def tick_lines(shown: JoinShown | None, *, width: int) -> tuple[Line, ...]:
 
 
 def _tick(tick: Tick, width: int) -> Iterator[Line]:
-    mark, tone = _MARKS[tick.verdict]
+    mark, tone = VERDICTS[tick.verdict]
     dim = "dim" if tick.verdict == "checking" else ""
     narrow = width < _NARROW
     indent = 4 if narrow else _NAME + 3

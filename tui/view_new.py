@@ -13,6 +13,7 @@ from swarm.api import preview as previews
 from tui import text
 from tui.commands import KEYS, Place, Table, pressed
 from tui.messages import RUNNING_JOB
+from tui.states import VERDICTS
 from tui.view_run import METHODS
 from tui.widgets.form import FormRow
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 START = "start"  # key of the button
 FOLD = "fold."  # of a fold: this, and the part that it opens
 _HEADINGS = {"what": "What is trained", "how": "How", "run": "The run", "where": "Mailbox", "here": "This machine"}
-_MARKS = {"ok": ("✓", "good"), "warning": ("⚠", "warn"), "failed": ("✗", "bad"), "checking": ("◌", "dim")}
 _METHODS: tuple[Method, ...] = ("diloco", "fedavg", "mlx-lm")
 
 
@@ -241,7 +241,7 @@ def preview_lines(shown: previews.Preview | None, *, width: int) -> tuple[Line, 
 
 
 def _fit_lines(fit: previews.Fit, width: int) -> Iterator[Line]:
-    mark, tone = _MARKS[fit.verdict]
+    mark, tone = VERDICTS[fit.verdict]
     good = [tick.detail for tick in fit.ticks if tick.verdict == "ok" and tick.detail]
     name = text.plain(fit.name, 40) + ("*" if fit.itself else "")
     first, *more = _cut(", ".join(good), width - len(name) - 5)
@@ -250,7 +250,7 @@ def _fit_lines(fit: previews.Fit, width: int) -> Iterator[Line]:
         yield ((f"{' ' * (len(name) + 4)}{line}", "dim"),)
     for tick in fit.ticks:
         if tick.verdict != "ok":
-            mark, tone = _MARKS[tick.verdict]
+            mark, tone = VERDICTS[tick.verdict]
             words = f"{mark} {tick.name}: {text.plain(tick.detail, 300)}"
             yield from _wrapped(words, width, tone if tick.verdict == "failed" else "warn", 2)
             if tick.remedy:

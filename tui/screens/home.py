@@ -10,7 +10,7 @@ from textual.containers import Vertical
 from textual.reactive import reactive
 
 from tui import questions, screens, view_home
-from tui.commands import Place, bindings
+from tui.commands import Place, bindings, pressed
 from tui.messages import RUNNING_JOB, RunAt
 from tui.screens.lists import ListScreen
 from tui.view_run import stoppable
@@ -68,7 +68,10 @@ class HomeScreen(ListScreen):
         if shown is None:
             return
         most = max(4, self.size.height // 3)  # whatever is wrong, there is room for the runs
-        self.query_one("#banner", Words).show(*bounded(view_home.banner(shown, here), most, "d looks at everything"))
+        keys, lines = self.app.keys, view_home.banner(shown, here, self.app.keys)
+        self.query_one("#banner", Words).show(
+            *bounded(lines, most, f"{pressed(keys, Place.HOME, 'network')} looks at everything")
+        )
         rows = view_home.run_rows(shown, here)
         if self._marked is not None:
             from tui import view_compare  # which brings the plots: not before the first paint
