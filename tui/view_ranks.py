@@ -304,8 +304,7 @@ def details(state: RunState) -> Iterator[Line]:
         for n, seat in enumerate(plan.seats):
             yield ((f"  {n:>3}  {text.fit(seat.learner, 20)}", ""), (f"  {seat.address}:{seat.port}", "dim"))
         if _open_ring(planned):
-            for words in _wrapped(OPEN_RING, 90):
-                yield ((f"  {words}", "warn"),)
+            yield ((f"  {OPEN_RING}", "warn"),)
     every = checked(state)
     if not every:
         return
@@ -342,13 +341,3 @@ def _way(pair: str, link: Link) -> Line:
     if link.error:
         return ((pair, ""), (f"not reached: {text.plain(link.error)}", "bad"))
     return ((pair, ""), (f"{1000 * link.rtt_s:>6.1f} ms  {text.short(link.bytes_per_s):>6}B/s", "dim"))
-
-
-def _wrapped(words: str, width: int) -> Iterator[str]:
-    line = ""
-    for each in words.split():
-        if len(line) + len(each) + 1 > width and line:
-            yield line
-            line = ""
-        line = f"{line} {each}".strip()
-    yield line
