@@ -42,6 +42,7 @@ class Key:
     priority: bool = False  # works over dialogs and text fields too
     footer: bool = True
     pinned: bool = False  # stands at the right end of the footer, however narrow that is
+    late: bool = False  # in the footer after all others of the screen: where there is room
 
     @property
     def id(self) -> str:
@@ -57,9 +58,10 @@ class Key:
 _PANES, _MOVE, _PLOT = "panes", "go", "plot"
 
 
-def _panes(*names: str) -> tuple[Key, ...]:
+def _panes(*names: str, late: bool = False) -> tuple[Key, ...]:
     return tuple(
-        Key(str(n), f"pane({n})", f"{name} pane", f"Go to the pane: {name}.", _PANES) for n, name in enumerate(names, 1)
+        Key(str(n), f"pane({n})", f"{name} pane", f"Go to the pane: {name}.", _PANES, late=late)
+        for n, name in enumerate(names, 1)
     )
 
 
@@ -125,17 +127,17 @@ KEYS: Table = {
         Key("space", "freeze", "freeze", "Freeze the view, never the job; again to go on."),
         Key("l", "log", "log", "The whole log of this machine's worker, or what has happened since this run was opened here."),
         Key("S", "stop", "stop", "Stop the run, for everybody."),
-        Key("escape", "back", "back", "Back to the list of runs."),
+        Key("escape", "back", "back", "Back to the list of runs.", late=True),
         Key("P", "pause", "pause", "Let all learners rest, and go on again."),
-        Key("x", "drop", "drop", "Drop the learner under the cursor: it is asked to leave, and waited for no more."),
-        Key("plus", "extend", "rounds", "Give the run another number of rounds."),
-        Key("e", "export", "export", "Write the run's parameters, or the history of its rounds, to a file."),
-        Key("v", "samples", "samples", "What the model wrote at its evaluations, newest first."),
-        *_panes("learners", "loss", "rounds", "log"),
-        Key("5", "clients", "clients pane", "Go to the pane: clients, of a FedAvg run.", _PANES),
-        Key("d", "details", "details", "A FedAvg run's last round; a data-parallel job's plan, preflight and refusals."),
-        Key("c", "compare", "compare", "Draw this run and another one, of any mailbox, in one plot."),
-        Key("o", "overlay", "each learner", "Draw each learner's curve instead of their mean, and back: six at most."),
+        Key("x", "drop", "drop", "Drop the learner under the cursor: it is asked to leave, and waited for no more.", late=True),
+        Key("plus", "extend", "rounds", "Give the run another number of rounds.", late=True),
+        Key("e", "export", "export", "Write the run's parameters, or the history of its rounds, to a file.", late=True),
+        Key("v", "samples", "samples", "What the model wrote at its evaluations, newest first.", late=True),
+        *_panes("learners", "loss", "rounds", "log", late=True),
+        Key("5", "clients", "clients pane", "Go to the pane: clients, of a FedAvg run.", _PANES, late=True),
+        Key("d", "details", "details", "A FedAvg run's last round; a data-parallel job's plan and preflight.", late=True),
+        Key("c", "compare", "compare", "Draw this run and another one, of any mailbox, in one plot.", late=True),
+        Key("o", "overlay", "each learner", "Draw each learner's curve instead of the mean, and back: six at most.", late=True),
     ),
     Place.COMPARE: (
         Key("escape", "back", "back", "Back to where you came from."),

@@ -51,6 +51,7 @@ KEPT = 300  # log lines and notes kept
 ROUNDS_KEPT = 256  # round records and evaluations that stay whole; of all others there are curves
 _LINE = 400  # characters of a log line
 _TONES = {"information": "", "warning": "warn", "error": "bad"}
+_LEVELS = {"information": "", "warning": "WARN ", "error": "ERROR "}
 
 
 class Feed(Keeping):
@@ -315,7 +316,7 @@ class Feed(Keeping):
                         notes.extend(fresh)
                         # A worker of this machine tells its rounds itself.
                         told = [n for n in fresh if n.toast or not shown.running]
-                        log.extend(LogLine(f"{n.at} {n.text}", _TONES[n.severity]) for n in told)
+                        log.extend(LogLine(f"{n.at} {_LEVELS[n.severity]}{n.text}", _TONES[n.severity]) for n in told)
                         if seen is not None and state.open_round != shown.state.open_round:
                             shown = replace(shown, round_since_s=now_s)
                         seen = state

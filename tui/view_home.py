@@ -375,7 +375,7 @@ def empty(shown: HomeShown | None, here: str = "", keys: Table = KEYS) -> Iterat
         yield (("No mailbox answers.", "strong"), (" It is tried again all the time.", ""))
         return
     yield (("No run yet.", "strong"), (" Start one here, then join it on your other machines: ", ""))
-    yield ((f"    {pressed(keys, Place.HOME, 'new')}", "accent"), (" opens the form of a new run; or in a terminal:", ""))
+    yield ((f"    {pressed(keys, Place.HOME, 'new')}", "accent"), (" opens the form of a new run; or type:", ""))
     yield (("    swarm start diloco --task charlm", "accent"),)
     yield (("or watch two learners on this machine:", ""),)
     yield (("    swarm demo", "accent"),)

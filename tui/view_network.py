@@ -93,7 +93,7 @@ def _sees(peer: SeenPeer) -> Cell:
     if not peer.ours:
         return Cell("✗ other", "warn")
     if peer.sees_us is None:
-        return Cell("? yet", "dim")
+        return Cell("◌ wait", "dim")
     return Cell("✓ yes", "good") if peer.sees_us else Cell("! no", "warn")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -305,8 +304,7 @@ def details(state: RunState) -> Iterator[Line]:
         for n, seat in enumerate(plan.seats):
             yield ((f"  {n:>3}  {text.fit(seat.learner, 20)}", ""), (f"  {seat.address}:{seat.port}", "dim"))
         if _open_ring(planned):
-            for words in textwrap.wrap(OPEN_RING, 90, break_on_hyphens=False):
-                yield ((f"  {words}", "warn"),)
+            yield ((f"  {OPEN_RING}", "warn"),)
     every = checked(state)
     if not every:
         return

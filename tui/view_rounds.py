@@ -205,13 +205,12 @@ def _closed(record: RoundRecord, evaluated: EvalRecord | None, of: int, *, digit
     ]
     if right is not None:
         pieces.append((f"  acc {text.loss(right)}", ""))
-    agree = mean_cosine(record)
-    if agree is not None and width >= _ROOM_FOR_BYTES:
-        pieces.append((f"  cos {cosine_text(agree)}", ""))
-    sent_bytes = sum(p.size_bytes for p in record.participants)
-    sent = f"  ↑{text.size(sent_bytes)}"
-    if sent_bytes and width >= max(_ROOM_FOR_BYTES, sum(len(words) for words, _ in pieces) + len(sent)):
-        pieces.append((sent, "dim"))
+    agree, sent_bytes = mean_cosine(record), sum(p.size_bytes for p in record.participants)
+    more: list[Piece] = [(f"  cos {cosine_text(agree)}", "")] if agree is not None else []
+    more += [(f"  ↑{text.size(sent_bytes)}", "dim")] if sent_bytes else []
+    for piece in more:
+        if width >= max(_ROOM_FOR_BYTES, sum(len(words) for words, _ in (*pieces, piece))):
+            pieces.append(piece)
     if (sizes := norms(record)) and width >= _ROOM_FOR_NORMS:
         pieces.append((f"  Δ {sizes}", "dim"))
     return tuple(pieces)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _MANY_STEPS = 1e9  # more than a round has
 WIDE = 100  # columns, from which on the title has room for a fingerprint
+ROOMY = 60  # columns, from which on it has room for who may write
 STALE_S = 5.0  # a share that has not answered for so long counts as lost
 METHODS = {"diloco": "DiLoCo", "fedavg": "FedAvg", "mlx-lm": "MLX-LM"}
 _PHASES = {
@@ -132,7 +133,8 @@ def headline(shown: RunShown, *, width: int, frozen: bool = False, energy: str =
     state = shown.state
     said = word(state)
     mark, tone = glyph(said)
-    share, trust, heard = _share(shown), _trust(state, short=width < WIDE), _heard(shown, short=width < WIDE)
+    share, heard = _share(shown), _heard(shown, short=width < WIDE)
+    trust = _trust(state, short=width < WIDE) if width >= ROOMY else (" ", "")
     pieces: list[Piece] = [(f"{mark} {said.upper()}", tone)]
     if frozen:
         pieces.append(("  ‖ FROZEN", "warn"))

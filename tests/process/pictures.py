@@ -69,7 +69,7 @@ def rounds_of(run: str, rounds: int, more: str) -> Callable[[str], bool]:
 
     def holds(shown: str) -> bool:
         head = shown.partition("\n")[0]
-        return run in head and more in head and round_of(shown) >= rounds and "┤" in shown
+        return run in head and more in head and "CHECKING" not in head and round_of(shown) >= rounds and "┤" in shown
 
     return quiet(holds)
 

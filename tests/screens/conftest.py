@@ -460,7 +460,7 @@ LOG = (
     LogLine("12:03:58 studio joined charlm-brave-otter as studio, torch mps"),
     LogLine("12:04:02 round 10 closed: 4/4, train 2.099, val 2.154"),
     LogLine("12:04:09 round 11 closed: 4/4, train 2.031, val 2.095"),
-    LogLine("12:04:12 linux-3090 silent: no beat for 30 s", "warn"),
+    LogLine("12:04:12 WARN linux-3090 silent: no beat for 30 s", "warn"),
 )
 
 

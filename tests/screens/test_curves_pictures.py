@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import textual
@@ -59,15 +60,15 @@ def test_each_learner_otherwise(
     assert snap_compare(app, press=["w", "o"], terminal_size=(120, 36), run_before=settle)
 
 
-@pytest.mark.parametrize("size", SIZES, ids=IDS)
-def test_compare(fixed: SimpleNamespace, snap_compare: Callable[..., bool], size: tuple[int, int]) -> None:
+def compared(fixed: SimpleNamespace, *, ascii: bool = False) -> tuple[Any, Callable[[Pilot[None]], Any]]:
+    """Home with two runs, and what opens Compare over both."""
     one = fixed.run_state()
     algorithm = fixed.DiLoCo(sync_every=50, quorum_size=2, start_learners=2, outer_lr=0.5)
     gone = ("studio", "mbp")
     other = fixed.run_state(
         run="bbbb3333", name="charlm-warm-owl", learners=gone, closed=30, rounds=30, left=gone, algorithm=algorithm
     )
-    app = fixed.app_over(fixed.home_shown(fixed.home(one, other)))
+    app = fixed.app_over(fixed.home_shown(fixed.home(one, other)), ascii=ascii)
 
     async def answered(pilot: Pilot[None]) -> None:
         await pilot.press("c", "j", "c")
@@ -76,4 +77,22 @@ def test_compare(fixed: SimpleNamespace, snap_compare: Callable[..., bool], size
         app.feed.tell(Answered(app.feed.asked[-1][1], answer))
         await pilot.pause()
 
+    return app, answered
+
+
+@pytest.mark.parametrize("size", SIZES, ids=IDS)
+def test_compare(fixed: SimpleNamespace, snap_compare: Callable[..., bool], size: tuple[int, int]) -> None:
+    app, answered = compared(fixed)
     assert snap_compare(app, terminal_size=size, run_before=answered)
+
+
+@pytest.mark.parametrize("look", ["light", "no-color", "ascii"])
+def test_compare_otherwise(
+    fixed: SimpleNamespace, snap_compare: Callable[..., bool], monkeypatch: pytest.MonkeyPatch, look: str
+) -> None:
+    if look == "no-color":
+        monkeypatch.setenv("NO_COLOR", "1")
+    app, answered = compared(fixed, ascii=look == "ascii")
+    if look == "light":
+        app.theme = "textual-light"
+    assert snap_compare(app, terminal_size=(80, 24), run_before=answered)

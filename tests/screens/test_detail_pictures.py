@@ -107,17 +107,19 @@ def test_detail(fixed: SimpleNamespace, snap_compare: Callable[..., bool], name:
     assert snap_compare(pictured(fixed, name), terminal_size=(120, 36), run_before=drawn(name, size))
 
 
+@pytest.mark.parametrize("size", SIZES[::2], ids=IDS[::2])
 @pytest.mark.parametrize("name", ["round-fedavg", "generation", "log", "samples"])
-def test_other(fixed: SimpleNamespace, snap_compare: Callable[..., bool], name: str) -> None:
-    assert snap_compare(pictured(fixed, name), terminal_size=(120, 36), run_before=drawn(name))
+def test_other(fixed: SimpleNamespace, snap_compare: Callable[..., bool], name: str, size: tuple[int, int]) -> None:
+    assert snap_compare(pictured(fixed, name), terminal_size=(120, 36), run_before=drawn(name, size))
 
 
 @pytest.mark.parametrize("how", ["light", "grey", "ascii"])
-def test_a_learner_in_other_colours(
-    fixed: SimpleNamespace, snap_compare: Callable[..., bool], monkeypatch: pytest.MonkeyPatch, how: str
+@pytest.mark.parametrize("name", ["learner", "round"])
+def test_in_other_colours(
+    fixed: SimpleNamespace, snap_compare: Callable[..., bool], monkeypatch: pytest.MonkeyPatch, name: str, how: str
 ) -> None:
     if how == "grey":
         monkeypatch.setenv("NO_COLOR", "1")
-    app = pictured(fixed, "learner", ascii=how == "ascii")
-    run_before = drawn("learner", theme="textual-light" if how == "light" else "")
+    app = pictured(fixed, name, ascii=how == "ascii")
+    run_before = drawn(name, theme="textual-light" if how == "light" else "")
     assert snap_compare(app, terminal_size=(120, 36), run_before=run_before)

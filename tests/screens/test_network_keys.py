@@ -154,8 +154,8 @@ def test_what_a_peer_says_of_itself_is_plain_text() -> None:
     [
         ({"sees_us": True, "reached_ms": 1.0}, "✓ yes", "1.0 ms"),
         ({"sees_us": False}, "! no", "—"),
-        ({}, "? yet", "—"),
-        ({"unreachable": "no route"}, "? yet", "✗ no"),
+        ({}, "◌ wait", "—"),
+        ({"unreachable": "no route"}, "◌ wait", "✗ no"),
         ({"ours": False, "sees_us": True}, "✗ other", "—"),
         ({"itself": True}, "—", "—"),
     ],

@@ -23,7 +23,8 @@ pytestmark = pytest.mark.skipif(
 IN_ROUNDS = ("running", "waiting", "silent", "lost", "done", "paused", "rejected", "syncer")
 FEDERATED = ("fedavg", "fedavg-private", "fedavg-many")
 JOBS = ("job", "job-meeting")
-SIZES = [(120, 36), (80, 24)]
+SIZES = [(120, 36), (80, 24), (50, 20)]
+IDS = [f"{width}x{height}" for width, height in SIZES]
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +68,13 @@ def run_of(fixed: SimpleNamespace, name: str) -> Any:
             return fixed.run_shown(fixed.run_state(controls=(fixed.Control(action="pause", by="mbp"),)), job=fixed.job())
         case "rejected":
             return fixed.run_shown(rejecting(fixed), job=fixed.job())
+        case "idle":
+            return fixed.run_shown(fixed.run_state(closed=7, left=("studio", "mbp", "linux-3090", "air")), log=())
+        case "stopped":
+            return fixed.run_shown(fixed.run_state(left=("studio", "mbp", "linux-3090", "air"), stop=True), log=())
+        case "crashed":
+            words = "it ended with code 1: RuntimeError: MPS backend out of memory"
+            return fixed.run_shown(fixed.run_state(left=("studio",)), job=fixed.job(state="failed", message=words), log=())
         case "syncer":
             drop = fixed.Control(action="drop", by="mbp", learner="air", incarnation=1)
             algorithm = fixed.DiLoCo(fragments=4, in_flight=2, quorum_size=2, delta_dtype="F8_E4M3")
@@ -108,19 +116,39 @@ def rejecting(fixed: SimpleNamespace) -> Any:
     return state
 
 
-@pytest.mark.parametrize("size", SIZES, ids=["120x36", "80x24"])
+@pytest.mark.parametrize("size", SIZES, ids=IDS)
 @pytest.mark.parametrize("name", ["no-mailbox", "no-run", "busy", "problem", "network", "alone"])
 def test_home(fixed: SimpleNamespace, snap_compare: Callable[..., bool], name: str, size: tuple[int, int]) -> None:
     assert snap_compare(fixed.app_over(home_of(fixed, name)), terminal_size=size)
 
 
-@pytest.mark.parametrize("size", SIZES, ids=["120x36", "80x24"])
 @pytest.mark.parametrize(
-    "name", ["running", "waiting", "silent", "lost", "done", "paused", "rejected", "syncer", *FEDERATED, *JOBS]
+    ("name", "size"),
+    [
+        pytest.param(name, size, id=f"{name}-{at}")
+        for size, at in zip(SIZES, IDS, strict=True)
+        for name in (*IN_ROUNDS, *FEDERATED, *JOBS)
+        if size != (50, 20) or name not in ("rejected", "fedavg-private", "fedavg-many")  # the learners alone: as without
+    ],
 )
 def test_run(fixed: SimpleNamespace, snap_compare: Callable[..., bool], name: str, size: tuple[int, int]) -> None:
     app = fixed.app_over(home_of(fixed, "busy"), run_of(fixed, name))
     assert snap_compare(app, press=["enter"], terminal_size=size, run_before=settle)
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        pytest.param("idle", (80, 24), id="idle-80x24"),
+        pytest.param("stopped", (50, 20), id="stopped-50x20"),
+        pytest.param("crashed", (80, 24), id="crashed-80x24"),
+    ],
+)
+def test_run_that_goes_on_no_more(
+    fixed: SimpleNamespace, snap_compare: Callable[..., bool], name: str, size: tuple[int, int]
+) -> None:
+    app = fixed.app_over(home_of(fixed, "busy"), run_of(fixed, name))
+    assert snap_compare(app, press=["w"], terminal_size=size, run_before=settle)
 
 
 def join_of(fixed: SimpleNamespace, name: str) -> Any:
@@ -145,35 +173,26 @@ def join_of(fixed: SimpleNamespace, name: str) -> Any:
             return fixed.join_shown(at=fixed.FAR)
 
 
-@pytest.mark.parametrize("size", SIZES, ids=["120x36", "80x24"])
+@pytest.mark.parametrize("size", SIZES, ids=IDS)
 @pytest.mark.parametrize("name", ["looking", "not-mounted", "faults", "ready", "joining"])
 def test_join(fixed: SimpleNamespace, snap_compare: Callable[..., bool], name: str, size: tuple[int, int]) -> None:
     app = fixed.app_over(home_of(fixed, "alone"), joining=join_of(fixed, name))
     assert snap_compare(app, press=["enter"], terminal_size=size, run_before=settle)
 
 
-def test_run_on_a_small_terminal(fixed: SimpleNamespace, snap_compare: Callable[..., bool]) -> None:
-    app = fixed.app_over(home_of(fixed, "busy"), run_of(fixed, "silent"))
-    assert snap_compare(app, press=["enter"], terminal_size=(50, 20))
-
-
-def test_the_question_on_quitting(fixed: SimpleNamespace, snap_compare: Callable[..., bool]) -> None:
-    app = fixed.app_over(home_of(fixed, "busy"), run_of(fixed, "running"))
-    assert snap_compare(app, press=["enter", "q"], terminal_size=(80, 24))
-
-
-@pytest.mark.parametrize("size", SIZES, ids=["120x36", "80x24"])
+@pytest.mark.parametrize("size", SIZES, ids=IDS)
 def test_the_details_of_a_round(fixed: SimpleNamespace, snap_compare: Callable[..., bool], size: tuple[int, int]) -> None:
     app = fixed.app_over(home_of(fixed, "busy"), run_of(fixed, "fedavg"))
     assert snap_compare(app, press=["enter", "d"], terminal_size=size, run_before=settle)
 
 
-def test_plan_and_preflight_of_a_job(fixed: SimpleNamespace, snap_compare: Callable[..., bool]) -> None:
+@pytest.mark.parametrize("size", SIZES[::2], ids=IDS[::2])
+def test_plan_and_preflight_of_a_job(fixed: SimpleNamespace, snap_compare: Callable[..., bool], size: tuple[int, int]) -> None:
     app = fixed.app_over(home_of(fixed, "busy"), run_of(fixed, "job"))
-    assert snap_compare(app, press=["enter", "d"], terminal_size=(120, 36), run_before=settle)
+    assert snap_compare(app, press=["enter", "d"], terminal_size=size, run_before=settle)
 
 
-@pytest.mark.parametrize("size", SIZES, ids=["120x36", "80x24"])
+@pytest.mark.parametrize("size", SIZES, ids=IDS)
 @pytest.mark.parametrize("name", ["full", "alone", "looking"])
 def test_network(fixed: SimpleNamespace, snap_compare: Callable[..., bool], name: str, size: tuple[int, int]) -> None:
     app = fixed.app_over(home_of(fixed, "busy"), network=network_of(name))

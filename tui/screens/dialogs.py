@@ -6,15 +6,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from rich.cells import cell_len
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.containers import Vertical, VerticalScroll
+from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Static
 
-from tui.widgets.toned import content
+from tui.widgets.toned import content, folded
 
 if TYPE_CHECKING:
     from tui.widgets.toned import Line
@@ -58,6 +59,25 @@ class Choice(ModalScreen[str | None]):
         self.dismiss(event.button.id)
 
 
+class Folding(Static):
+    """Lines that go on below themselves: behind their first column if they have one, else a bit further in than they begin."""
+
+    def __init__(self, lines: tuple[Line, ...], *, id: str) -> None:
+        super().__init__(content(lines), id=id)
+        self._lines = lines
+
+    def on_resize(self) -> None:
+        width = self.size.width
+        self.update(content(part for line in self._lines for part in folded(line, width, indent=_hang(line, width))))
+
+
+def _hang(line: Line, width: int) -> int:
+    first = line[0][0] if line else ""
+    if len(line) > 1 and first.endswith("  ") and 2 * cell_len(first) <= width:
+        return cell_len(first)
+    return len(first) - len(first.lstrip()) + 2
+
+
 class Page(ModalScreen[None]):
     """A page of text to read. `copy`: its plain text can be taken along with `c`."""
 
@@ -76,7 +96,7 @@ class Page(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="page"):
-            yield Static(content(self._lines), id="text")
+            yield Folding(self._lines, id="text")
 
     def on_mount(self) -> None:
         page = self.query_one("#page")
@@ -115,7 +135,8 @@ class Ask(ModalScreen[str | None]):
             yield Input(self._value, placeholder=self._placeholder, id="answer", compact=True, select_on_focus=False)
 
     def on_mount(self) -> None:
-        self.query_one("#dialog").border_title = Content(self._title)
+        dialog = self.query_one("#dialog")
+        dialog.border_title, dialog.border_subtitle = Content(self._title), Content("enter takes it  esc leaves")
         self.query_one("#answer").focus()
 
     @on(Input.Submitted)
@@ -134,9 +155,10 @@ class FilterBar(ModalScreen[None]):
         self._text, self._narrow = text, narrow
 
     def compose(self) -> ComposeResult:
-        yield Input(
-            self._text, placeholder="show only rows that contain … (enter keeps, esc shows all)", id="filter", compact=True
-        )
+        with Horizontal(id="line"):
+            yield Static("/ ")
+            yield Input(self._text, placeholder="rows that contain …", id="filter", compact=True)
+            yield Static("enter keeps  esc shows all")
 
     @on(Input.Changed)
     def _follow(self, event: Input.Changed) -> None:

@@ -62,7 +62,10 @@ class JoinScreen(LiveScreen):
         shown = self.shown
         self.query_one("#head", Words).show(view_join.headline(self._name_first, shown))
         ticks = self.query_one("#ticks", Lines)
-        ticks.show(view_join.tick_lines(shown, width=max(20, self.size.width - 4)))
+        lines = view_join.tick_lines(shown, width=max(20, self.size.width - 4))
+        if len(lines) > ticks.scrollable_content_region.height > 0:  # a scrollbar stands beside them
+            lines = view_join.tick_lines(shown, width=max(20, self.size.width - 5))
+        ticks.show(lines)
         self.query_one("#outlook", Words).show(*view_join.outlook(shown, self.app.keys))
         possible = tuple(bool(self.check_action(action, ())) for action in _SOMETIMES)
         if possible != self._possible:

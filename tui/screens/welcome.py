@@ -87,7 +87,7 @@ class WelcomeScreen(LiveScreen):
             yield Button(Content(_UNSIGNED), id="signed", compact=True)
             yield Words(id="passphrase-words")
             yield Words(id="go-title")
-            yield Button(Content("Set up, and train a small model on this machine"), id="train", compact=True)
+            yield Button(Content("Set up, and train a small model here"), id="train", compact=True)
             yield Button(Content("Set up, and no more"), id="only", compact=True)
             yield Button(Content("Leave all as it is, and go to Home"), id="home", compact=True)
             yield Words(id="go-words")

@@ -49,10 +49,11 @@ class KeyBar(Widget):
         self._changed(self.screen)
 
     def _changed(self, screen: Screen[object]) -> None:
+        keys = [key for place in self._places for key in self.app.keys[place]]
+        keys = sorted(keys, key=lambda key: key.late)
         possible = [
             key
-            for place in (*self._places, Place.EVERYWHERE)
-            for key in self.app.keys[place]
+            for key in (*keys, *self.app.keys[Place.EVERYWHERE])
             if key.footer and screen.check_action(key.action.partition("(")[0], ())
         ]
         left = tuple(_item(key, possible) for key in possible if not key.pinned)
