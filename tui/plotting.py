@@ -167,7 +167,7 @@ def _plot(chart: Chart, width: int, height: int) -> tuple[Line, ...]:
     first, last = min(x for x, _ in points), max(x for x, _ in points)
     if last - first <= 1e-9 * max(1.0, abs(last)):
         pad = max(1.0, 1e-6 * abs(last))
-        first, last = first - pad, last + pad
+        first, last = max(min(first, 0.0), first - pad), last + pad  # no round comes before the first one
     ticks = _ticks_log(low, high) if chart.log else _ticks(low, high, most=max(2, min(6, rows // 2)), kind=chart.kind)
     even = len(ticks) > 1 and math.isclose(ticks[1] - ticks[0], ticks[-1] - ticks[-2])
     rules = ticks if even else ()

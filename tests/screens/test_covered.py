@@ -20,7 +20,7 @@ from tui.screens.run import RunScreen
 from tui.screens.settings import SettingsScreen
 from tui.screens.welcome import AskFolder, AskMachine, SetUp, WelcomeScreen
 from tui.widgets.keybar import KeyBar
-from tui.widgets.toned import Lines
+from tui.widgets.toned import Lines, Words
 
 SIZE = (80, 24)
 
@@ -131,3 +131,13 @@ async def test_a_run_that_this_machine_joined_is_shown_once_the_dialog_is_gone(f
         app.feed.tell(joined)
         await pilot.pause()
         assert [type(screen) for screen in app.screen_stack[1:]] == [HomeScreen, RunScreen]
+
+
+async def test_a_run_whose_share_hangs_from_the_start_has_the_name_that_is_known(fixed: SimpleNamespace) -> None:
+    hung = fixed.run_shown(fixed.lost(fixed.api.RunState(run=fixed.AT.run)))
+    app = fixed.app_over(fixed.home_shown(fixed.home(fixed.run_state())), hung)
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("w")
+        await pilot.pause()
+        assert app.screen.shown is not None
+        assert fixed.NAME in str(app.screen.query_one("#head", Words).content)

@@ -163,6 +163,12 @@ def test_nothing_one_point_and_a_constant(fixed: SimpleNamespace) -> None:
     assert any("2.5" in line or "2.6" in line for line in flat)
 
 
+@pytest.mark.parametrize(("at", "axis"), [(0.0, ["0", "1"]), (7.0, ["6", "7", "8"])])
+def test_no_round_comes_before_the_first_one(at: float, axis: list[str]) -> None:
+    labels = said(Chart("Loss", (Trace("train", ((at, 2.5),)),)))[-1].split()
+    assert labels == axis
+
+
 def test_a_window_in_which_nothing_lies_says_so(fixed: SimpleNamespace) -> None:
     state = apply(long_run(fixed, 50), EvalRead(api.EvalRecord(round=3, learner="a0", loss=1.0, metrics={"gain": 0.5})))
     assert said(chart(state, PlotView(metric="metric gain", window=2))) == ["gain: nothing in the last 20 rounds"]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
+import msgspec
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal
@@ -152,6 +153,8 @@ class RunScreen(PlotScreen):
 
     def _headline(self) -> None:
         shown = self.shown or RunShown(at=self.at, state=RunState(run=self._name_first), now_s=0.0)
+        if shown.state.manifest is None:  # a share that does not answer, say: whoever opened the run knew its name
+            shown = replace(shown, state=msgspec.structs.replace(shown.state, run=self._name_first))
         energy = view_energy.summary(shown.state, self.app.settings.price_per_kwh, self.app.settings.currency)
         line = view_run.headline(shown, width=self.size.width, frozen=self.frozen, energy=energy)
         self.query_one("#head", Words).show(line)
