@@ -51,6 +51,7 @@ def take(name: str, person: Person, screen: Screen) -> None:
     text = picture.read_text("utf-8")
     (PICTURES / f"{name}.svg").write_text(text, "utf-8")
     picture.unlink()
+    screen.until(lambda shown: "picture saved" in shown, "no news of the picture")  # else it comes over the next one
     print(f"{name}.svg, after {time.monotonic() - STARTED_S:.0f} s", flush=True)
 
 
