@@ -91,14 +91,34 @@ def ask_rounds(app: SwarmApp, at: RunAt, state: RunState) -> None:
         if answer is None:
             return
         rounds = answer.replace(",", "").replace("_", "")
+        if not rounds and now is None:
+            return
         if not rounds:
-            app.feed.extend(at, None)
-        elif rounds.isdecimal() and 0 < len(rounds) < 12 and int(rounds) > 0:
-            app.feed.extend(at, int(rounds))
+            _confirm_rounds(app, at, state, None)
+        elif rounds.isascii() and rounds.isdecimal() and len(rounds) < 12 and int(rounds) > 0:
+            if int(rounds) > state.open_round:
+                app.feed.extend(at, int(rounds))
+            else:
+                _confirm_rounds(app, at, state, int(rounds))
         else:
             app.toast(f"{text.plain(answer, 20)} is no number of rounds", "warning")
 
     app.push_screen(Ask("Rounds", words, value="" if now is None else str(now), empty=True), answered)
+
+
+def _confirm_rounds(app: SwarmApp, at: RunAt, state: RunState, rounds: int | None) -> None:
+    """Of an answer that ends the run for everybody, or lets it go on for ever."""
+    name = text.plain(state.name, 40)
+    if rounds is None:
+        words, label = f"Let {name} go on until somebody stops it?", "No limit"
+    else:
+        words, label = f"{name} has had {text.count(state.open_round, 'round')}: end it with the one under way?", "End it"
+
+    def answered(answer: str | None) -> None:
+        if answer == "yes":
+            app.feed.extend(at, rounds)
+
+    app.push_screen(Choice("Rounds", (((words, "strong"),),), (Option("yes", label), CANCEL), focus="cancel"), answered)
 
 
 def ask_file(app: SwarmApp, state: RunState, chosen: Callable[[str], None]) -> None:

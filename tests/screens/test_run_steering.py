@@ -47,8 +47,16 @@ async def test_plus_gives_a_run_another_number_of_rounds(fixed: SimpleNamespace)
         assert app.screen.query_one(Input).value == "40"
         await pilot.press("backspace", "backspace", *"80", "enter")
         assert app.feed.asked[-1] == ("extend", (fixed.AT, 80))
-        await pilot.press("plus", "backspace", "backspace", "enter")
+        before = len(app.feed.asked)
+        for answer in ((), "3"):
+            await pilot.press("plus", "backspace", "backspace", *answer, "enter")
+            assert isinstance(app.screen, Choice), "it would never end, or at once"
+            await pilot.press("enter")
+            assert len(app.feed.asked) == before
+        await pilot.press("plus", "backspace", "backspace", "enter", "up", "enter")
         assert app.feed.asked[-1] == ("extend", (fixed.AT, None)), "until it is stopped"
+        await pilot.press("plus", "backspace", "backspace", "3", "enter", "up", "enter")
+        assert app.feed.asked[-1] == ("extend", (fixed.AT, 3))
         before = len(app.feed.asked)
         await pilot.press("plus", "x", "enter", "plus", "escape", "plus", "backspace", "backspace", "0", "enter")
         assert len(app.feed.asked) == before
