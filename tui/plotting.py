@@ -144,6 +144,7 @@ def _legend(chart: Chart, width: int, *, most: int) -> tuple[Line, ...]:
         used = 0
         for trace in chart.traces:
             name, value = text.fit(trace.name, min(longest, len(trace.name))), figure(trace.newest, chart.kind)
+            value = text.fit(value, min(len(value), max(1, width - len(name) - 3)))  # of a figure beyond all measure
             cells = len(name) + len(value) + 3
             if used and used + 2 + cells > width:
                 found.append([])

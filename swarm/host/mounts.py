@@ -24,6 +24,7 @@ from swarm.mailbox.probe import this_systems
 from swarm.mailbox.threads import DaemonThreads
 
 LOOK_S = 4.0  # within which a place answers
+FIRST_S = 0.3  # that an earlier place has to answer, once a later one holds the mailbox
 FOLDERS = 200  # of one mount that are looked into
 AGAIN_S = 20.0  # after which the folders of a mount are looked into again, while a mailbox is waited for
 MOUNT_S = 120.0  # somebody may have to find a password
@@ -98,6 +99,8 @@ class Finder:
         while waiting and (left_s := until_s - _now_s()) > 0:
             _, waiting = await asyncio.wait(waiting, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
             if self._answer(places, mailbox) is not None:
+                if waiting:  # an earlier place may be about to answer, too
+                    await asyncio.wait(waiting, timeout=FIRST_S)
                 break
         location = self._answer(places, mailbox)
         hanging = () if location is not None else tuple(place.path for place in places if place.looking is not None)
