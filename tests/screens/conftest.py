@@ -582,6 +582,20 @@ def app_over(
     return SwarmApp(feed, ascii=ascii, home_folder="/home/ann", pictures=pictures)
 
 
+_REPEATED = ("50x20", "light", "no-color", "grey", "ascii")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Pictures that repeat others, smaller or in other colours, are left to `make slow`, but for those of Run: each takes half
+    a second."""
+    for item in items:
+        picture = "snap_compare" in getattr(item, "fixturenames", ())
+        repeats = any(word in item.name for word in _REPEATED) and not item.name.startswith(("test_run[", "test_look[run-"))
+        if picture and repeats:
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture
 def fixed() -> SimpleNamespace:
     """The makers of fixed states."""

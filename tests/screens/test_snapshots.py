@@ -1,6 +1,7 @@
 """Pictures of the screens over fixed states, compared with those that people have looked at.
 
-Look at new ones (snapshot_report.html), then: pytest tests/screens/test_snapshots.py --snapshot-update
+Look at new ones (snapshot_report.html), then: pytest tests/screens --snapshot-update
+`make test` leaves some out (tests/screens/conftest.py); plain pytest does not.
 """
 
 from collections.abc import Callable
