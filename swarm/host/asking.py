@@ -45,6 +45,6 @@ async def asked(module: str, question: bytes, *, limit_s: float) -> bytes:
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), 1.0)
         complaints.cancel()
