@@ -10,7 +10,7 @@ else and can be read like any object, but neither written nor deleted.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 from swarm.core.errors import InvalidKey, MailboxError
@@ -26,6 +26,7 @@ KeyOf: TypeAlias = str | Callable[[], str]
 """A key, or what gives it once the source is exhausted: a payload's key holds the hash of what was streamed."""
 
 MAX_READ_BYTES = MAX_RECORD_BYTES  # what `read` takes into memory; a larger object needs `read_part`
+STAGED, TRASHED = "tmp/", "trash/"  # what `sizes` calls objects that are being written, and those that are being removed
 PART_BYTES = 8 << 20  # of a large object at a time: a second or so on a slow share, after which progress shows
 
 
@@ -93,6 +94,16 @@ class Mailbox(Protocol):
         """The next components of the keys that start with `prefix`, in byte order: one cheap call however much lies below.
 
         A hint: what a name stands for may be incomplete, or deleted by now. Foreign names are left out.
+        """
+        ...
+
+    async def sizes(self, prefix: str) -> Mapping[str, int]:
+        """The keys that `list` gives of `prefix`, in no order, each with the bytes that the store holds under it: for people
+        and for progress, since a share may tell late that one has grown.
+
+        STAGED and TRASHED, which are no prefixes of objects, give what is not an object yet, or no longer, under names of the
+        store's own: what `sweep` removes when its writer is dead, and nothing else takes away. A store that keeps none of this
+        gives none.
         """
         ...
 

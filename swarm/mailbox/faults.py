@@ -7,7 +7,7 @@ mailbox.plan += [Fault("lose", op="create", key="rounds/"), Fault("fail", error=
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,9 +26,9 @@ class Fault:
     lose     the call has its effect, then raises `error`: the reply is lost
     tear     a put fails when it has written `chunks` chunks; other calls fail
     delay    `wait()` is awaited before the effect
-    late     `list` and `names` show only what a `list` of this handle has shown before
-    double   they give everything twice
-    foreign  they give names that no swarm wrote
+    late     `list`, `names` and `sizes` show only what a `list` of this handle has shown before
+    double   `list` and `names` give everything twice
+    foreign  all three give names that no swarm wrote
 
     The key of a put that computes it is matched as ''.
     """
@@ -122,9 +122,7 @@ class FaultyMailbox:
             case "double":
                 keys = [key for key in keys for _ in range(2)]
             case "foreign":
-                folders = {f"{key.rpartition('/')[0]}/" for key in keys} | ({prefix} if prefix else set())
-                strange = {folder + name for folder in folders for name in FOREIGN}
-                return sorted({*keys, *(key for key in strange if key > after)})
+                return sorted({*keys, *(key for key in _strange(keys, prefix) if key > after)})
         self._shown.update(keys)
         return keys
 
@@ -145,6 +143,17 @@ class FaultyMailbox:
                 return sorted({*names, *FOREIGN})
         return names
 
+    async def sizes(self, prefix: str) -> Mapping[str, int]:
+        fault = await self._before("sizes", prefix)
+        sizes = await self.inner.sizes(prefix)
+        self._after(fault)
+        match fault and fault.kind:
+            case "late":
+                return {key: size for key, size in sizes.items() if key in self._shown}
+            case "foreign":
+                return dict.fromkeys(_strange(sizes, prefix), 6148) | dict(sizes)
+        return sizes
+
     async def delete(self, keys: Sequence[str]) -> None:
         fault = await self._before("delete", keys[0] if keys else "")
         await self.inner.delete(keys)
@@ -161,6 +170,12 @@ class FaultyMailbox:
 
     async def close(self) -> None:
         await self.inner.close()
+
+
+def _strange(keys: Iterable[str], prefix: str) -> set[str]:
+    """Keys that no swarm wrote, wherever there are some, and right below `prefix`."""
+    folders = {f"{key.rpartition('/')[0]}/" for key in keys} | ({prefix} if prefix else set())
+    return {folder + name for folder in folders for name in FOREIGN}
 
 
 class _Torn:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterable, Callable, Sequence
+from collections.abc import AsyncIterable, Callable, Mapping, Sequence
 from pathlib import Path
 
 from swarm.core.keys import check_prefix
@@ -70,6 +70,9 @@ class FolderMailbox:
 
     async def names(self, prefix: str) -> Sequence[str]:
         return await self._threads.run(self._files.names, check_prefix(prefix))
+
+    async def sizes(self, prefix: str) -> Mapping[str, int]:
+        return await self._threads.run(self._files.sizes, check_prefix(prefix))
 
     async def delete(self, keys: Sequence[str]) -> None:
         await self._threads.run(self._files.delete, [check_delete_key(key) for key in keys])

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import stat
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -19,15 +21,17 @@ from swarm.core.keys import MARKER, is_key
 from swarm.core.lines import decode_needed
 from swarm.core.manifest import FORMAT, Marker
 from swarm.mailbox import disk
-from swarm.mailbox.contract import MAX_READ_BYTES
+from swarm.mailbox.contract import MAX_READ_BYTES, STAGED, TRASHED
 from swarm.mailbox.errnos import ABSENT, AGAIN, foreign
 from swarm.mailbox.names import Names
 
 T = TypeVar("T")
 _is_key = functools.lru_cache(1 << 11)(is_key)  # the same names are listed again and again
 
-TMP, TRASH, RUNS = "tmp", "trash", "runs"
+TMP, TRASH, RUNS = STAGED.rstrip("/"), TRASHED.rstrip("/"), "runs"
+OURS = re.compile(r"[0-9a-f]{32}")  # names in the first two
 PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)  # between tries of what is often over within a second
+STATS_AT_ONCE = 256  # sizes asked for, after which a long listing has made progress
 MAX_DEPTH = 16  # folders below the mailbox that a listing enters
 
 
@@ -116,6 +120,41 @@ class FolderReader:
                 return []
             found = self.patiently(partial(self._scan, folder))
             return sorted(name for name in found if folder or name in (RUNS, "mailbox"))
+
+    def sizes(self, prefix: str) -> Mapping[str, int]:
+        if prefix in (STAGED, TRASHED):
+            with foreign(self.root):
+                self.guard()
+                return self.patiently(partial(self._lying, prefix.rstrip("/")))
+        found = {}
+        with foreign(self.root):
+            for n, key in enumerate(self.list(prefix, "")):
+                if n % STATS_AT_ONCE == 0:
+                    self._progressed()
+                size = self.patiently(partial(self._file_bytes, self.path(key)))
+                if size is not None:
+                    found[key] = size
+        return found
+
+    def _lying(self, place: str) -> dict[str, int]:
+        """What is staged, or trashed, with its bytes: files, and folders of a file."""
+        found = {}
+        for name in filter(OURS.fullmatch, os.listdir(self.path(place))):
+            path = self.path(f"{place}/{name}")
+            with suppress(FileNotFoundError):  # published, or removed, since it was listed
+                inside = os.listdir(path) if stat.S_ISDIR(os.lstat(path).st_mode) else None
+                files = [path] if inside is None else [f"{path}/{each}" for each in inside]
+                found[f"{place}/{name}"] = sum(self._file_bytes(each) or 0 for each in files)
+        return found
+
+    def _file_bytes(self, path: str) -> int | None:
+        """None: it is gone."""
+        try:
+            return os.lstat(path).st_size
+        except OSError as error:
+            if error.errno not in ABSENT:
+                raise
+            return None
 
     def guard(self) -> None:
         """Raise MailboxMoved unless the mailbox is still the one that was opened. Costs one stat."""

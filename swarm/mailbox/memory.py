@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Sequence
+from collections.abc import AsyncIterable, Mapping, Sequence
 from uuid import uuid4
 
 from swarm.core.errors import MailboxCorrupt
@@ -102,6 +102,13 @@ class MemoryMailbox:
         found = {key[len(prefix) :].split("/", 1)[0] for key in tuple(self.store.objects) if key.startswith(prefix)}
         await asyncio.sleep(0)
         return sorted(found)
+
+    async def sizes(self, prefix: str) -> Mapping[str, int]:
+        check_prefix(prefix)
+        await asyncio.sleep(0)
+        found = {key: len(data) for key, data in tuple(self.store.objects.items()) if key.startswith(prefix)}
+        await asyncio.sleep(0)
+        return found
 
     async def delete(self, keys: Sequence[str]) -> None:
         keys = [check_delete_key(key) for key in keys]

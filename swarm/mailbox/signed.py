@@ -7,7 +7,7 @@ pass as they are: their hashes stand in records.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncIterable, Sequence
+from collections.abc import AsyncIterable, Mapping, Sequence
 
 import msgspec
 
@@ -107,6 +107,9 @@ class SignedMailbox:
 
     async def names(self, prefix: str) -> Sequence[str]:
         return await self.inner.names(prefix)
+
+    async def sizes(self, prefix: str) -> Mapping[str, int]:
+        return await self.inner.sizes(prefix)
 
     async def delete(self, keys: Sequence[str]) -> None:
         await self.inner.delete(keys)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from contextlib import suppress
 from functools import partial
 
 from swarm.mailbox.errnos import foreign
-from swarm.mailbox.folder_read import TMP, TRASH
+from swarm.mailbox.folder_read import OURS, TMP, TRASH
 from swarm.mailbox.folder_write import FolderFiles
-
-_OURS = re.compile(r"[0-9a-f]{32}")
 
 
 class Sweeper:
@@ -42,7 +39,7 @@ class Sweeper:
     def _look(self, place: str) -> dict[str, tuple[int, int]]:
         found = {}
         for name in os.listdir(self._files.path(place)):
-            if _OURS.fullmatch(name) and name not in self._files.staging:
+            if OURS.fullmatch(name) and name not in self._files.staging:
                 with suppress(FileNotFoundError):
                     at = os.lstat(self._files.path(f"{place}/{name}"))
                     found[f"{place}/{name}"] = (at.st_size, at.st_mtime_ns)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from swarm.core import keys
@@ -46,6 +46,9 @@ class Wrapped:
 
     async def names(self, prefix: str) -> Sequence[str]:
         return await self.around("names", prefix, lambda: self.inner.names(prefix))
+
+    async def sizes(self, prefix: str) -> Mapping[str, int]:
+        return await self.around("sizes", prefix, lambda: self.inner.sizes(prefix))
 
     async def delete(self, keys: Sequence[str]) -> None:
         await self.around("delete", keys[0] if keys else "", lambda: self.inner.delete(keys))

@@ -16,6 +16,7 @@ from swarm.core.keys import MARKER
 from swarm.core.lines import decode, encode
 from swarm.core.manifest import Marker
 from swarm.mailbox import init_mailbox, open_mailbox
+from swarm.mailbox.contract import STAGED, TRASHED
 from swarm.mailbox.folder import FolderMailbox
 from swarm.mailbox.folder_write import FolderFiles
 
@@ -342,6 +343,30 @@ def leave(path: Path) -> set[str]:
         (path / place / file).write_bytes(b"x")
         names |= {f"{place}/{folder}", f"{place}/{folder}/record.json", f"{place}/{file}"}
     return names
+
+
+async def test_sizes_tell_what_dead_writers_left_and_no_foreign_names(mailbox, path):
+    names = leave(path)
+    (path / "tmp/.nfs0001").write_bytes(b"junk")
+    (path / "trash/notes.txt").write_bytes(b"junk")
+    found = {**await mailbox.sizes(STAGED), **await mailbox.sizes(TRASHED)}
+    assert found == dict.fromkeys((name for name in names if "." not in name), 1)
+    assert await mailbox.sizes("runs/") == {}
+
+
+async def test_sizes_leave_out_what_goes_meanwhile(mailbox, path, monkeypatch):
+    await mailbox.put(BLOB, [b"x"])
+    await mailbox.put(f"{BLOB}2", [b"xy"])
+    files = mailbox._files
+    listed = files.list
+
+    def list_and_lose(prefix: str, after: str) -> list[str]:
+        keys = listed(prefix, after)
+        (path / BLOB).unlink()
+        return keys
+
+    monkeypatch.setattr(files, "list", list_and_lose)
+    assert await mailbox.sizes("runs/") == {f"{BLOB}2": 2}
 
 
 async def test_sweep_counts_from_when_this_process_first_saw_it(path):

@@ -12,7 +12,7 @@ from swarm.core.errors import InvalidKey, MailboxUnavailable
 from swarm.core.keys import MARKER, RunKeys
 from swarm.core.lines import decode, encode
 from swarm.core.manifest import Marker
-from swarm.mailbox.contract import Mailbox
+from swarm.mailbox.contract import STAGED, TRASHED, Mailbox
 from swarm.mailbox.faults import Fault, FaultyMailbox
 
 KEYS = RunKeys("run1")
@@ -535,6 +535,37 @@ async def test_asking_for_names_too_early_does_not_hide_what_comes_later(a, b):
         assert list(await b.names(KEYS.claims(n))) == ["000"]
         await a.delete([KEYS.claim(n, 0)])
         assert list(await b.names(KEYS.claims(n))) == []
+
+
+# sizes
+
+
+async def test_sizes_are_those_of_what_list_gives(a, b):
+    data = {BLOB: b"x" * 70_000, "runs/run1/blobs/rounds/0000000007/empty": b"", "runs/run10/files/x": b"y" * 17}
+    for key, whole in data.items():
+        await put(a, key, whole)
+    assert await b.sizes("runs/") == {key: len(whole) for key, whole in data.items()}
+    await a.create(ROUND, record("x" * 1000))
+    for prefix in ("", "runs/", "runs/run1/", KEYS.shard(0), "mailbox/", "runs/run2/", "nowhere/"):
+        found = await b.sizes(prefix)
+        assert sorted(found) == await b.list(prefix)
+        assert all(size == len(data[key]) if key in data else size > 100 for key, size in found.items())
+    await a.delete([BLOB, ROUND])
+    assert sorted(await b.sizes("runs/run1/")) == ["runs/run1/blobs/rounds/0000000007/empty"]
+
+
+async def test_nothing_is_staged_or_trashed_that_nobody_left_there(a, b):
+    await put(a, BLOB)
+    await a.create(ROUND, record())
+    await a.create(ROUND, record())
+    await a.delete([BLOB, ROUND])
+    assert await b.sizes(STAGED) == await b.sizes(TRASHED) == {}
+
+
+@pytest.mark.parametrize("prefix", ["/", "runs", "runs//", "../", "tmp"])
+async def test_sizes_refuse_what_is_no_prefix(a, prefix):
+    with pytest.raises(InvalidKey):
+        await a.sizes(prefix)
 
 
 # delete

@@ -171,6 +171,17 @@ class Contract(RuleBasedStateMachine):
         found = self.attempt(machine, fault, lambda: self.machines[machine].names(prefix))
         assert found == sorted({key[len(prefix) :].split("/")[0] for key in keys} | ({"runs"} & {*found}))
 
+    @rule(machine=machines, fault=faults, prefix=st.sampled_from(PREFIXES))
+    def sizes(self, machine: int, fault: str | None, prefix: str) -> None:
+        found = self.attempt(machine, fault, lambda: self.machines[machine].sizes(prefix))
+        keys = {key: len(data) for key, data in self.model.items() if key.startswith(prefix)}
+        # Records are stored with their signature, if they have one.
+        assert {key: found[key] for key in keys if not key.endswith(".json")} == {
+            key: size for key, size in keys.items() if not key.endswith(".json")
+        }
+        assert found.keys() - {MARKER} == keys.keys()
+        assert all(found[key] >= size for key, size in keys.items())
+
     @rule(machine=machines, fault=faults)
     def sweep(self, machine: int, fault: str | None) -> None:
         assert self.attempt(machine, fault, lambda: self.machines[machine].sweep(0)) == 0
