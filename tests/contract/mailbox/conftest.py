@@ -7,22 +7,27 @@ run with its handles taking turns between them.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import cycle
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
+from swarm.core.keys import MARKER
+from swarm.core.lines import encode
+from swarm.core.manifest import Marker
 from swarm.core.trust import SwarmKey
 from swarm.mailbox.contract import Mailbox
 from swarm.mailbox.folder import FolderMailbox
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
+from swarm.mailbox.objects import ObjectMailbox
 from swarm.mailbox.signed import SignedMailbox
+from tests.integration.bucket import CREDENTIALS, Bucket, serve
 
 SHARES = [Path(p) for p in os.environ.get("SWARM_TEST_SHARES", "").split(":") if p]
 KEY = SwarmKey(bytes(range(32)))
-KINDS = ["memory", "folder", "signed", *(["share"] if SHARES else [])]
+KINDS = ["memory", "folder", "signed", "objects", *(["share"] if SHARES else [])]
 
 
 class Store:
@@ -31,10 +36,10 @@ class Store:
     def __init__(self, id: str, handle: Callable[[], Mailbox], paths: list[Path]) -> None:
         self.id = id
         self.machine = handle
-        self.paths = paths  # its folders, one per mount; none in memory
+        self.paths = paths  # its folders, one per mount; none but of folders
 
 
-async def make_store(kind: str, tmp_path: Path) -> Store:
+async def make_store(kind: str, tmp_path: Path, bucket: Callable[[], Bucket]) -> Store:
     if kind == "memory":
         memory = MemoryStore()
         return Store(memory.id, lambda: MemoryMailbox(memory), [])
@@ -42,6 +47,13 @@ async def make_store(kind: str, tmp_path: Path) -> Store:
         memory = MemoryStore()
         return Store(memory.id, lambda: SignedMailbox(MemoryMailbox(memory), KEY), [])
     name = uuid4().hex
+    if kind == "objects":
+        served = bucket()
+        url, id = served.url(f"swarms/{name}"), uuid4().hex
+        served.write(
+            f"swarms/{name}/{MARKER}", encode(Marker(id=id), nonce=name)
+        )  # init asks for much, and is tested elsewhere
+        return Store(id, lambda: ObjectMailbox(url), [])
     paths = [share / name for share in SHARES] if kind == "share" else [tmp_path / name]
     id = await FolderMailbox.init(paths[0])
     turns = cycle(paths)
@@ -53,9 +65,26 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture(scope="session")
+def serving() -> Iterator[Bucket]:
+    with serve() as found:
+        yield found
+
+
 @pytest.fixture
-async def store(kind: str, tmp_path: Path) -> Store:
-    return await make_store(kind, tmp_path)
+def bucket(serving: Bucket, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    """An object store on this machine, and the right to use it."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    serving.calm()
+    return serving
+
+
+@pytest.fixture
+async def store(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> Store:
+    return await make_store(kind, tmp_path, lambda: request.getfixturevalue("bucket"))
 
 
 @pytest.fixture

@@ -1,0 +1,189 @@
+"""URLs of mailboxes in object stores, the credentials for them, and the requests that are signed here."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarm.core.buckets import ObjectPlace, canonical, is_objects, place_of
+from swarm.core.errors import UsageError
+from swarm.mailbox import open_mailbox
+from swarm.mailbox.objects_store import Credentials, connect
+from swarm.mailbox.objects_sweep import signed_request
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("s3://bucket", ObjectPlace("bucket")),
+        ("S3://bucket/", ObjectPlace("bucket")),
+        ("s3://my.bucket/a/b/", ObjectPlace("my.bucket", "a/b")),
+        ("s3://b-1/x?endpoint=http://127.0.0.1:9000", ObjectPlace("b-1", "x", "http://127.0.0.1:9000")),
+        ("s3://b-1/x?region=auto&endpoint=https%3A%2F%2FNAS.local%2F", ObjectPlace("b-1", "x", "https://nas.local", "auto")),
+        ("s3://b-1?endpoint=nas.local:9000", ObjectPlace("b-1", "", "https://nas.local:9000")),
+        ("s3://b-1?endpoint=https://[::1]:9000/s3", ObjectPlace("b-1", "", "https://[::1]:9000/s3")),
+    ],
+)
+def test_a_url_is_read_and_written_in_one_way(text: str, place: ObjectPlace) -> None:
+    assert place_of(text) == place
+    assert place_of(place.url) == place
+    assert canonical(text) == place.url
+
+
+@pytest.mark.parametrize("path", ["/mnt/share", "relative", "~/swarm", "C:\\share", "s3:/bucket", "s3", ""])
+def test_a_path_is_no_url(path: str) -> None:
+    assert not is_objects(path)
+    assert canonical(path) == path
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://hunter2:hunter2@bucket/x",
+        "s3://hunter2@bucket/x",
+        "s3://bucket?access_key_id=hunter2",
+        "s3://bucket/x?secret=hunter2",
+        "s3://bucket/x?AWS_SECRET_ACCESS_KEY=hunter2&endpoint=http://nas",
+        "s3://bucket/x?session_token=hunter2",
+        "s3://bucket/x?X-Amz-Signature=hunter2",
+        "s3://bucket/x?endpoint=http://hunter2:hunter2@nas",
+        "s3://bucket/x?endpoint=http://nas%3Fkey=hunter2",
+        "s3://bucket/x?endpoint=nas/%23hunter2",
+    ],
+)
+def test_a_secret_in_a_url_is_refused_and_not_repeated(url: str) -> None:
+    with pytest.raises(UsageError, match="AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY") as raised:
+        open_mailbox(url)
+    assert "hunter2" not in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://",
+        "s3:///x",
+        "s3://b",
+        "s3://bucket:9000/x",
+        "s3://bucket/../x",
+        "s3://bucket/a//b",
+        "s3://bucket/a b",
+        "s3://bucket/%00",
+        "s3://bucket/x#y",
+        "s3://bucket/x?endpoint",
+        "s3://bucket/x?endpoint=ftp://nas",
+        "s3://bucket/x?endpoint=http://nas:99999999",
+        "s3://bucket/x?endpoint=http://na s",
+        "s3://bucket/x?endpoint=http://[::1",
+        "s3://bucket/x?region=eu/west",
+        "s3://bucket/x?colour=red",
+        "s3://bucket/x?region=a&region=b",
+        "s3://[bucket/x",
+        "s3://bucket/" + "x" * 3000,
+    ],
+)
+def test_what_is_no_url_of_a_mailbox_is_said_in_one_line(url: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        open_mailbox(url)
+    assert "\n" not in str(raised.value)
+    assert len(str(raised.value)) < 250
+
+
+@given(st.text(max_size=60))
+def test_nothing_else_comes_of_any_text(text: str) -> None:
+    try:
+        place = place_of(f"s3://{text}")
+    except UsageError:
+        return
+    assert place_of(place.url) == place
+
+
+@pytest.mark.parametrize("other", ["gs://bucket", "smb://nas/swarm", "az://x", "http://x"])
+def test_other_urls_are_refused(other: str) -> None:
+    with pytest.raises(UsageError, match="is no mailbox: mount the share"):
+        open_mailbox(other)
+
+
+# Credentials
+
+PLACE = place_of("s3://bucket/x?endpoint=http://127.0.0.1:9")
+
+
+def test_credentials_come_from_the_environment() -> None:
+    stores = connect(PLACE, {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "hunter2", "AWS_SESSION_TOKEN": "t"})
+    assert stores.credentials == Credentials("k", "hunter2", "t")
+    assert "hunter2" not in repr(stores)
+
+
+def test_credentials_come_from_the_file_of_amazons_tools(tmp_path: Path) -> None:
+    file = tmp_path / "credentials"
+    file.write_text(
+        "[default]\naws_access_key_id = k\naws_secret_access_key = 50%s\n"
+        "[nas]\naws_access_key_id=n\naws_secret_access_key=m\naws_session_token=t\n[empty]\n"
+    )
+    environ = {"AWS_SHARED_CREDENTIALS_FILE": str(file)}
+    assert connect(PLACE, environ).credentials == Credentials("k", "50%s")
+    assert connect(PLACE, environ | {"AWS_PROFILE": "nas"}).credentials == Credentials("n", "m", "t")
+    for profile in ("empty", "none"):
+        with pytest.raises(UsageError, match=f"no credentials for the profile '{profile}'"):
+            connect(PLACE, environ | {"AWS_PROFILE": profile})
+    file.write_text("aws_secret_access_key = hunter2\n")
+    with pytest.raises(UsageError, match="it is no file of credentials") as raised:
+        connect(PLACE, environ)
+    assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({}, "no credentials for it: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or put them into ~/.aws/credentials"),
+        ({"AWS_ACCESS_KEY_ID": "k"}, "AWS_SECRET_ACCESS_KEY is not set"),
+        ({"AWS_SECRET_ACCESS_KEY": "s"}, "AWS_ACCESS_KEY_ID is not set"),
+    ],
+)
+def test_missing_credentials_are_said_in_one_line(environ: dict[str, str], words: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=words):
+        connect(PLACE, {"AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "none"), **environ})
+
+
+def test_credentials_may_be_left_to_the_machine(tmp_path: Path) -> None:
+    """An instance, a container or a public bucket: obstore finds them, or needs none."""
+    nowhere = {"AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "none")}
+    assert connect(place_of("s3://bucket"), nowhere).credentials is None
+    assert connect(PLACE, nowhere | {"AWS_SKIP_SIGNATURE": "true"}).credentials is None
+    with pytest.raises(UsageError, match="no credentials"):
+        connect(place_of("s3://bucket"), nowhere | {"AWS_EC2_METADATA_DISABLED": "true"})
+
+
+def test_endpoint_and_region_come_from_the_url_or_else_the_environment() -> None:
+    environ = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "AWS_ENDPOINT_URL": "http://nas/", "AWS_REGION": "eu-1"}
+    stores = connect(place_of("s3://bucket"), environ)
+    assert (stores.endpoint, stores.region) == ("http://nas", "eu-1")
+    stores = connect(place_of("s3://bucket?endpoint=https://other&region=auto"), environ)
+    assert (stores.endpoint, stores.region) == ("https://other", "auto")
+    assert connect(place_of("s3://bucket"), {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s"}).region == "us-east-1"
+
+
+def test_without_obstore_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "obstore", None)
+    with pytest.raises(UsageError, match=r"pip install 'homeswarm\[s3\]'"):
+        connect(PLACE, {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s"})
+
+
+def test_requests_are_signed_as_amazon_does_it() -> None:
+    """The example of Amazon's own documentation, "Signature Calculations for the Authorization Header", GET Bucket Lifecycle."""
+    request = signed_request(
+        "GET",
+        "https://examplebucket.s3.amazonaws.com",
+        {"lifecycle": ""},
+        region="us-east-1",
+        credentials=Credentials("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"),
+        now=datetime(2013, 5, 24, tzinfo=UTC),
+    )
+    authorization = request.get_header("Authorization") or ""
+    assert authorization.endswith("Signature=fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543")
+    assert "SignedHeaders=host;x-amz-content-sha256;x-amz-date" in authorization
