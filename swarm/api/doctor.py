@@ -21,8 +21,9 @@ from swarm.core.diagnosis import clock_words as clock_words
 from swarm.core.errors import PassphraseError, SwarmError, UsageError
 from swarm.core.sightings import Sightings
 from swarm.core.ticks import Tick, checking, failed
-from swarm.host import identity, keyfile, machine, settings, trial
+from swarm.host import children, identity, keyfile, machine, settings, trial
 from swarm.learners.devices import installed_frameworks
+from swarm.mailbox import trial as trial_of_share
 from swarm.mailbox.probe import probe
 from swarm.mailbox.threads import DaemonThreads
 from swarm.neighbours import Neighbourhood
@@ -35,7 +36,9 @@ QUICK_S = 4.0  # of what asks this machine alone; its home folder may be on a sh
 FRAMEWORK_S = 9.0  # PyTorch alone may take some seconds to load, and more the first time
 INTERFACES_S = 6.0  # macOS names its ports by a program of its own
 SHARE_S, ONE_CALL_S = 9.0, 5.0
+TRIAL_S = 80.0  # of a share that is tried out; the trial has limits of its own, and ends long before
 HEARD_S, SIGHT_S = 3.5, 8.0  # after which others have answered who are there; after which nobody is waited for
+EXTENT = trial_of_share.Extent()
 LOOK_S = 0.25
 GOODBYE_S = 0.5
 THREADS = 32  # each check that hangs keeps one
@@ -68,6 +71,7 @@ class _Check:
     def __init__(self, topic: str, name: str, look: Callable[[], Awaitable[Iterable[Tick]]], *, limit_s: float) -> None:
         self.topic, self.name, self.look, self.limit_s = topic, name, look, limit_s
         self.ticks: tuple[Tick, ...] = (checking(name, topic=topic),)
+        self.told: Callable[[], object] = lambda: None  # called when a part of it is known
 
     async def run(self) -> None:
         try:
@@ -82,8 +86,8 @@ class _Check:
 
 
 class _Doctor:
-    def __init__(self, locations: Sequence[str] | None, sight: Sight | None, threads: DaemonThreads) -> None:
-        self._locations, self._sight, self._threads = locations, sight, threads
+    def __init__(self, locations: Sequence[str] | None, *, sight: Sight | None, thorough: bool, threads: DaemonThreads) -> None:
+        self._locations, self._sight, self._thorough, self._threads = locations, sight, thorough, threads
         self.sightings = Sightings()
         self._carriers: asyncio.Future[tuple[Carrier, ...]] = asyncio.get_running_loop().create_future()
 
@@ -147,7 +151,11 @@ class _Doctor:
 
     def _shares(self) -> list[_Check]:
         def at(location: str, topic: str) -> _Check:
-            return _Check(topic, "mailbox", partial(look, location, topic), limit_s=SHARE_S + 0.5)
+            if not self._thorough:
+                return _Check(topic, "mailbox", partial(look, location, topic), limit_s=SHARE_S + 0.5)
+            check = _Check(topic, "mailbox", partial(look, location, topic), limit_s=TRIAL_S)
+            check.look = partial(self._trial, location, check)
+            return check
 
         async def look(location: str, topic: str) -> Iterable[Tick]:
             found = await probe(location, timeout_s=ONE_CALL_S, total_s=SHARE_S, threads=self._threads)
@@ -165,6 +173,28 @@ class _Doctor:
         many = len(self._locations) > 1
         return [at(each, f"{SHARE} {each}" if many else SHARE) for each in self._locations]
 
+    async def _trial(self, location: str, check: _Check) -> Iterable[Tick]:
+        def under_topic(ticks: Iterable[Tick]) -> tuple[Tick, ...]:
+            return tuple(msgspec.structs.replace(tick, topic=check.topic) for tick in ticks)
+
+        def told(ticks: Iterable[Tick]) -> None:
+            check.ticks = under_topic(ticks)
+            check.told()
+
+        mine: identity.Identity | None = None
+        with contextlib.suppress(TimeoutError, SwarmError):  # its own files may be in trouble, too
+            mine = await asyncio.wait_for(self._threads.run(identity.identity), QUICK_S)
+        found = await trial_of_share.trial(
+            location,
+            command=children.python("swarm.mailbox.racing"),
+            owner=_words_of(mine) if mine else "",
+            gone=lambda words: mine is not None and _gone(mine, words),
+            told=told,
+            extent=EXTENT,
+            threads=self._threads,
+        )
+        return under_topic(found)
+
     async def _settings(self) -> Iterable[Tick]:
         return diagnosis.settings_ticks((await self._threads.run(settings.load))[1])
 
@@ -172,19 +202,36 @@ class _Doctor:
         return diagnosis.passphrase_ticks(await self._threads.run(passphrase))
 
 
+def _words_of(process: identity.Identity) -> str:
+    return " ".join((process.machine, process.boot, str(process.pid), process.process))
+
+
+def _gone(mine: identity.Identity, words: str) -> bool:
+    """Whether the process of these words, which another trial left, is provably none any more."""
+    parts = words.split(" ")
+    if len(parts) != 4 or not parts[2].isdecimal():
+        return False
+    machine, boot, pid, process = parts
+    return identity.process_gone(
+        mine, identity.Identity(machine=machine, machine_name="", boot=boot, pid=int(pid), process=process)
+    )
+
+
 async def examine(
     locations: Sequence[str] | None = None,
     *,
     sight: Sight | None = None,
+    thorough: bool = False,
     told: Callable[[Examination], object] = lambda examination: None,
 ) -> Examination:
     """Look at this machine, its network and its mailboxes. Takes about LIMIT_S at most, whatever hangs.
 
     `locations`: of mailboxes; None: the one that commands use. `sight`: what discovery sees, once it had time to listen.
+    `thorough`: the mailboxes of `locations` are tried out (mailbox/trial.py), for TRIAL_S at most.
     `told`: called with what is known whenever that is more.
     """
     began_s = time.monotonic()
-    doctor = _Doctor(locations, sight, DaemonThreads(THREADS))
+    doctor = _Doctor(locations, sight=sight, thorough=thorough, threads=DaemonThreads(THREADS))
     checks = doctor.checks()
     checks.sort(key=lambda check: next(n for n, topic in enumerate(TOPICS) if check.topic.startswith(topic)))
 
@@ -198,6 +245,8 @@ async def examine(
             done=done,
         )
 
+    for check in checks:
+        check.told = lambda: told(known())
     told(known())
     tasks = {asyncio.create_task(check.run()) for check in checks}
     try:

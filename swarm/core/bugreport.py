@@ -13,7 +13,7 @@ from swarm.core.diagnosis import SETTINGS, clock_words
 from swarm.core.manifest import FORMAT
 from swarm.core.sentences import counted, plain
 from swarm.core.sightings import SeenPeer, Sightings
-from swarm.core.ticks import Tick
+from swarm.core.ticks import Tick, wrong
 
 LINES, LINE = 200, 400  # of the page, and characters of one
 PEERS = 30
@@ -58,8 +58,8 @@ def page(
 def _lines(
     ticks: Sequence[Tick], sightings: Sightings, now_s: float, packages: Mapping[str, str], variables: Iterable[str]
 ) -> Iterable[str]:
-    wrong = [sum(tick.verdict == verdict for tick in ticks) for verdict in ("failed", "warning")]
-    yield f"swarm doctor: {wrong[0]} failed, {counted(wrong[1], 'warning')}; format {FORMAT}"
+    failures, warnings = wrong(ticks)
+    yield f"swarm doctor: {failures} failed, {counted(warnings, 'warning')}; format {FORMAT}"
     yield "packages: " + ", ".join(f"{name} {version}" for name, version in packages.items() if version)
     yield "set: " + (", ".join(sorted(variables)) or "no SWARM_ variable")
     topic = ""

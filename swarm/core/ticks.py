@@ -10,6 +10,9 @@ import msgspec
 Verdict = Literal["ok", "warning", "failed", "checking"]
 """As it should be; works, but not well, or cannot be told; does not work; not known yet."""
 
+VERDICT = "verdict"
+"""Name of a tick that sums up others of its topic."""
+
 
 class Tick(msgspec.Struct, frozen=True, kw_only=True):
     name: str  # what was looked at: 'share writable'
@@ -38,3 +41,9 @@ def checking(name: str, detail: str = "", *, topic: str = "") -> Tick:
 def passed(ticks: Iterable[Tick]) -> bool:
     """Whether nothing failed, and nothing is still being looked at."""
     return all(tick.verdict in ("ok", "warning") for tick in ticks)
+
+
+def wrong(ticks: Iterable[Tick]) -> tuple[int, int]:
+    """(how many failed, how many are warnings); what only sums up others does not count once more."""
+    verdicts = [tick.verdict for tick in ticks if tick.name != VERDICT]
+    return verdicts.count("failed"), verdicts.count("warning")

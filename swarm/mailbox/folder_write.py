@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -298,14 +299,17 @@ class FolderFiles(FolderReader):
         return self.remove(trashed)
 
     def remove(self, path: str) -> bool:
-        """Remove a file, or a folder of files, in trash/. False: some of it is still there."""
+        """Remove a file, or a folder with what is in it, in trash/. False: some of it is still there."""
         full = self.path(path)
         try:
             if not stat.S_ISDIR(os.lstat(full).st_mode):
                 os.unlink(full)
                 return True
             for name in os.listdir(full):
-                os.unlink(f"{full}/{name}")
+                try:
+                    os.unlink(f"{full}/{name}")
+                except (IsADirectoryError, PermissionError):  # a folder, by macOS's word the latter
+                    shutil.rmtree(f"{full}/{name}")  # of a trial of the share (mailbox/trial.py) that was killed
             os.rmdir(full)
         except OSError:
             return False

@@ -8,21 +8,24 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 from uuid import uuid4
 
-from swarm.core.errors import SwarmError
+from swarm.core.errors import MailboxFull, MailboxReadOnly, SwarmError
 from swarm.core.mounts import REFUSED, TOPIC, Mount, innermost, mount_ticks
 from swarm.core.sentences import amount, plain
-from swarm.core.ticks import Tick, failed, ok, warning
+from swarm.core.ticks import Tick, checking, failed, ok, warning
 from swarm.mailbox import disk
+from swarm.mailbox.errnos import mapped
 from swarm.mailbox.folder import absolute
 from swarm.mailbox.folder_init import others_in
 from swarm.mailbox.folder_read import RUNS, TMP, TRASH
 from swarm.mailbox.folder_write import FolderFiles
 from swarm.mailbox.threads import DaemonThreads
+from swarm.mailbox.trial_place import HIDDEN
 
 TIMEOUT_S = 10.0  # of one check
 FREE_BYTES, NEARLY_FULL_BYTES = 1 << 30, 10 << 30
@@ -43,6 +46,7 @@ _CLOUD = {
 }
 _CLOUD_MARKS = {".stfolder": "Syncthing", ".dropbox": "Dropbox", ".dropbox.cache": "Dropbox"}
 _NOT_WRITABLE_REMEDY = "mount it with the right to write, as a user who has it on the machine that serves it"
+_FULL_REMEDY = "make room: a run keeps several copies of its model there; `swarm rm` deletes a run"
 
 
 class _Failed(Exception):
@@ -68,42 +72,82 @@ async def probe(
     the earlier ones.
     """
     root = absolute(location)
-    threads = threads or DaemonThreads()
-    checks: list[tuple[str, Callable[[], str | Iterable[Tick]], bool]] = [  # name, check, whether the next depend on it
-        ("folder", lambda: _folder(root), True),
-        ("file system", lambda: _file_system(root, mounts or this_systems), True),
-        ("mailbox", lambda: _mailbox(root), False),
-        ("writable", lambda: _writable(root), True),
-        ("exclusive creation", lambda: _exclusive(root), False),
-        ("free space", lambda: _free(root), False),
-        ("timings", lambda: _timings(root, now), False),
+    checks = first_checks(root, now=now, mounts=mounts)
+    return await looked_at(checks, where=root, timeout_s=timeout_s, total_s=total_s, threads=threads or DaemonThreads())
+
+
+class Check(NamedTuple):
+    """One thing to look at. `look`: what it says when all is well, or the ticks."""
+
+    name: str
+    look: Callable[[], str | Iterable[Tick]]
+    needed: bool = False  # by those that come after it
+    limit_s: float = math.inf  # inf: as the others have
+
+
+def first_checks(
+    root: str, *, now: Callable[[], float] = time.monotonic, mounts: Callable[[], Iterable[Mount]] | None = None
+) -> list[Check]:
+    """Those that take little time, and leave nothing."""
+    return [
+        Check("folder", lambda: _folder(root), needed=True),
+        Check("file system", lambda: _file_system(root, mounts or this_systems), needed=True),
+        Check("mailbox", lambda: _mailbox(root)),
+        Check("writable", lambda: _writable(root), needed=True),
+        Check("exclusive creation", lambda: _exclusive(root)),
+        Check("free space", lambda: _free(root)),
+        Check("timings", lambda: _timings(root, now)),
     ]
+
+
+async def looked_at(
+    checks: Iterable[Check],
+    *,
+    where: str,
+    timeout_s: float,
+    total_s: float,
+    threads: DaemonThreads,
+    told: Callable[[Sequence[Tick]], object] = lambda ticks: None,
+) -> list[Tick]:
+    """What the checks of the share `where` found, one after the other. `told` is called with what is known before each."""
     found: list[Tick] = []
     clock = asyncio.get_running_loop().time
     began_s = clock()
-    for name, check, needed in checks:
+    for name, check, needed, longest_s in checks:
         left_s = total_s - (clock() - began_s)
         if left_s <= 0:
             remedy = "a share that answers so slowly holds up every round: see the machine that serves it, and the way to it"
             found.append(warning(name, f"not looked at: {total_s:g} s are over", remedy, topic=TOPIC))
             break
-        limit_s = min(timeout_s, left_s)
+        told([*found, checking(name, topic=TOPIC)])
+        limit_s = min(timeout_s if longest_s == math.inf else longest_s, left_s)
         try:
             said = await asyncio.wait_for(threads.run(check), limit_s)
             ticks = [ok(name, said, topic=TOPIC)] if isinstance(said, str) else list(said)
         except TimeoutError:
             remedy = "see that the machine that serves the share is on and reachable"
-            found.append(failed(name, f"{root}: no answer for {limit_s:.2g} s", remedy, topic=TOPIC))
+            found.append(failed(name, f"{where}: no answer for {limit_s:.2g} s", remedy, topic=TOPIC))
             break
         except _Failed as fault:
             ticks = [failed(name, fault.detail, fault.remedy, topic=TOPIC)]
         except OSError as error:
-            remedy = "see that the share is mounted and answers"
-            ticks = [failed(name, f"{root}: {error.strerror or error}", remedy, topic=TOPIC)]
+            ticks = [failed(name, f"{where}: {error.strerror or error}", _remedy(mapped(error, where)), topic=TOPIC)]
+        except SwarmError as error:
+            ticks = [failed(name, str(error), _remedy(error), topic=TOPIC)]
         found += ticks
         if needed and any(tick.verdict == "failed" for tick in ticks):
             break
     return found
+
+
+def _remedy(error: SwarmError) -> str:
+    match error:
+        case MailboxFull():
+            return _FULL_REMEDY
+        case MailboxReadOnly():
+            return _NOT_WRITABLE_REMEDY
+        case _:
+            return "see that the share is mounted and answers"
 
 
 async def look(
@@ -200,13 +244,18 @@ def _writable(root: str) -> str:
             with open(path, "rb") as file:
                 read = file.read()
         except OSError as error:
-            raise _Failed(f"{root}: {error.strerror}", _NOT_WRITABLE_REMEDY) from error
+            raise _not_written(root, error) from error
         finally:
             with suppress(OSError):
                 os.unlink(path)
     if read != b"probe":
         raise _Failed(f"{root}: what was written reads back differently", "do not use this share")
     return "yes"
+
+
+def _not_written(root: str, error: OSError) -> _Failed:
+    full = isinstance(mapped(error, root), MailboxFull)
+    return _Failed(f"{root}: {error.strerror}", _FULL_REMEDY if full else _NOT_WRITABLE_REMEDY)
 
 
 def _exclusive(root: str) -> str:
@@ -240,11 +289,10 @@ def _free(root: str) -> tuple[Tick]:
     found = os.statvfs(root)
     free = found.f_bavail * found.f_frsize
     detail = f"{amount(free)} of {amount(found.f_blocks * found.f_frsize)} free"
-    remedy = "make room: a run keeps several copies of its model there; `swarm rm` deletes a run"
     if free < FREE_BYTES:
-        return (failed("free space", detail, remedy, topic=TOPIC),)
+        return (failed("free space", detail, _FULL_REMEDY, topic=TOPIC),)
     if free < NEARLY_FULL_BYTES:
-        return (warning("free space", detail, remedy, topic=TOPIC),)
+        return (warning("free space", detail, _FULL_REMEDY, topic=TOPIC),)
     return (ok("free space", detail, topic=TOPIC),)
 
 
@@ -314,11 +362,11 @@ def _place(root: str) -> Iterator[str]:
     if os.path.isdir(f"{root}/{TMP}"):
         yield f"{root}/{TMP}"
         return
-    place = f"{root}/.swarm-probe-{uuid4().hex}"
+    place = f"{root}/{HIDDEN}{uuid4().hex}"
     try:
         os.mkdir(place)
     except OSError as error:
-        raise _Failed(f"{root}: {error.strerror}", _NOT_WRITABLE_REMEDY) from error
+        raise _not_written(root, error) from error
     try:
         yield place
     finally:

@@ -16,11 +16,14 @@ from swarm.api import doctor
 from swarm.cli import run
 from swarm.core.adverts import PeerAdvert
 from swarm.core.diagnosis import TOPICS, Carrier, Multicast, Tried, TriedDevice
+from swarm.core.fitness import conclusion
 from swarm.core.sightings import SeenPeer, Sightings
-from swarm.core.ticks import checking
+from swarm.core.ticks import Tick, checking
 from swarm.host import keyfile, settings, trial
 from swarm.host.paths import settings_file
 from swarm.mailbox import probe
+from swarm.mailbox import trial as trial_of_share
+from swarm.mailbox.trial import Extent
 from swarm.network import multicast
 from tests.integration.handmade import make_mailbox
 
@@ -33,7 +36,8 @@ HEARD = Multicast(interface="eth0", address="10.0.0.2", sent=True, own=True, pac
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch, state_dir: Path) -> None:
-    """No framework is loaded, and nothing is sent."""
+    """No framework is loaded, and nothing is sent; no share is tried out, but where a test asks for it."""
+    monkeypatch.setattr(trial_of_share, "trial", looked_at_only)
     monkeypatch.setattr(doctor, "installed_frameworks", lambda: ("torch",))
     monkeypatch.setattr(
         trial, "tried", lambda framework, *, limit_s: Tried(framework=framework, devices=(TriedDevice(name="cpu"),))
@@ -41,6 +45,21 @@ def quick(monkeypatch: pytest.MonkeyPatch, state_dir: Path) -> None:
     monkeypatch.setattr(doctor, "carriers", lambda names: (HERE,))
     monkeypatch.setattr(doctor, "HEARD_S", 0.0)
     monkeypatch.setattr(multicast, "listen", lambda used, *, own: (HEARD,))
+
+
+REALLY = trial_of_share.trial
+
+
+async def looked_at_only(location: str, **_: object) -> list[Tick]:
+    found = await probe.probe(location)
+    return [*found, conclusion(found)]
+
+
+@pytest.fixture
+def tried_out(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shares are tried out, a little."""
+    monkeypatch.setattr(trial_of_share, "trial", REALLY)
+    monkeypatch.setattr(doctor, "EXTENT", Extent(processes=2, records=10, names=20, speed_s=0.1))
 
 
 @pytest.fixture
@@ -156,7 +175,7 @@ def swarm(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str
     return code, out, err
 
 
-def test_json_has_a_line_for_each_check(mailbox: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_a_line_for_each_check(mailbox: str, tried_out: None, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = swarm(capsys, "--json", "--mailbox", mailbox)
     found = [json.loads(line) for line in out.splitlines()]
     assert code == 0
@@ -168,6 +187,8 @@ def test_json_has_a_line_for_each_check(mailbox: str, capsys: pytest.CaptureFixt
         "writable",
         "exclusive creation",
         "timings",
+        "race",
+        "verdict",
     }
     for each in found:
         assert set(each) == {"topic", "check", "ok", "verdict", "detail", "remedy"}
@@ -179,7 +200,8 @@ def test_for_people_it_is_grouped_and_says_what_to_do(tmp_path: Path, capsys: py
     missing = str(tmp_path / "missing")
     code, out, err = swarm(capsys, "--mailbox", missing)
     assert code == 1
-    assert [line for line in out.splitlines() if line and not line.startswith(" ")] == list(TOPICS)
+    headings = [line for line in out.splitlines() if line and not line.startswith(" ")]
+    assert headings == [*TOPICS, f"{missing} is not fit for a swarm: {missing} is not there"]
     assert f"  FAILED   folder: {missing} is not there\n           → mount the share" in out
     assert err.splitlines()[-1].startswith("1 failed, ")
 
