@@ -234,8 +234,15 @@ class GenerationOver(_Event, frozen=True, kw_only=True, tag=True):
     reason: str
 
 
+Loss: TypeAlias = Literal["silent", "full", "read-only", "gone"]
+"""What is wrong with a mailbox: it does not answer, takes nothing more, takes nothing at all, or is not there."""
+
+
 class ShareLost(_Event, frozen=True, kw_only=True, tag=True):
+    """The mailbox cannot be used, or nothing can be written into it; it is tried again."""
+
     reason: str
+    how: Loss = "silent"
 
 
 class ShareBack(_Event, frozen=True, kw_only=True, tag=True):

@@ -79,7 +79,7 @@ def sentence(event: WorkerEvent) -> str | None:
             metrics = "".join(f"  {plain(k)} {v:.3f}" for k, v in event.metrics.items())
             return f"round {event.round}: validation loss {number(event.loss, 4)}{plain(metrics, 300)}"
         case ShareLost():
-            return f"the mailbox does not answer ({plain(event.reason, 200)}): training goes on, and it is tried again"
+            return f"{without(event)}: training goes on, and it is tried again"
         case ShareBack():
             return f"the mailbox is back after {event.after_s:.0f} s"
         case Trouble():
@@ -117,6 +117,17 @@ def sentence(event: WorkerEvent) -> str | None:
             return f"generation {event.generation} is over ({event.ending}): {plain(event.reason, 200)}"
         case Published() | Stepped() | JobStepped():
             return None
+
+
+def without(lost: ShareLost) -> str:
+    """What keeps a worker from its mailbox."""
+    words = {
+        "silent": "the mailbox does not answer",
+        "full": "the mailbox is full, and takes nothing more",
+        "read-only": "the mailbox is read-only, and takes nothing",
+        "gone": "the mailbox is not there",
+    }
+    return f"{words[lost.how]} ({plain(lost.reason, 200)})"
 
 
 def _placed(event: RankPlaced) -> str:

@@ -122,7 +122,12 @@ class Participant:
             may_rename=self._may_rename,
             patience=self._patience,
         )
-        self._pulse = Pulse(self.exchange, self.me, lambda: self._activity.beat(loop.time(), paused=self._watch.effect.paused))
+        self._pulse = Pulse(
+            self.exchange,
+            self.me,
+            lambda: self._activity.beat(loop.time(), paused=self._watch.effect.paused),
+            patience=self._patience.beside(),
+        )
         self._activity.phase = "join"
         await self._patience.through(self._pulse.beat)
         self._beating = asyncio.create_task(self._pulse.run(at_once=False))
