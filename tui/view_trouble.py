@@ -31,6 +31,15 @@ def worker_lines(shown: RunShown, *, again: bool, keys: Table = KEYS) -> Iterato
     yield ((f"  {rejoin}{'; ' if again else ''}whole log: ", ""), (text.plain(str(job.log), 300), "dim"))
 
 
+def share_lines(shown: RunShown) -> Iterator[Line]:
+    """What keeps this machine's workers from the mailbox, where the screen itself can still read it: a full share answers."""
+    if shown.state.lost:
+        return
+    for job in shown.running[:SHOWN]:
+        if job.share:
+            yield ((f"✗ {text.plain(job.learner, 64)} on this machine: {text.plain(job.share, 400)}; tried again", "bad"),)
+
+
 def silent_words(shown: RunShown, silent: list[LearnerView]) -> Iterator[Line]:
     """Of silent learners' machines, what the network knows of them. Nothing where it tells of nobody: then it says nothing."""
     others = [peer for peer in shown.sightings.peers if not peer.itself]

@@ -123,8 +123,8 @@ def without(lost: ShareLost) -> str:
     """What keeps a worker from its mailbox."""
     words = {
         "silent": "the mailbox does not answer",
-        "full": "the mailbox is full, and takes nothing more",
-        "read-only": "the mailbox is read-only, and takes nothing",
+        "full": "the mailbox is full",
+        "read-only": "the mailbox is read-only",
         "gone": "the mailbox is not there",
     }
     return f"{words[lost.how]} ({plain(lost.reason, 200)})"

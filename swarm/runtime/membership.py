@@ -95,9 +95,7 @@ async def _vacant(
 class Pulse:
     """The beats of one incarnation."""
 
-    def __init__(
-        self, exchange: Exchange, record: LearnerRecord, telemetry: Callable[[], Beat], *, patience: Patience
-    ) -> None:
+    def __init__(self, exchange: Exchange, record: LearnerRecord, telemetry: Callable[[], Beat], *, patience: Patience) -> None:
         """`patience`: of its own, since a share that takes no beat may still answer whoever reads."""
         self.exchange, self.record, self.telemetry, self._patience = exchange, record, telemetry, patience
         self._n = 0

@@ -108,7 +108,8 @@ def test_an_id_whose_holder_beats_is_taken_or_renamed() -> None:
         place = await Place.of()
         await place.take(record_of("a", machine="other"))
         await place.take(record_of("a-2", machine="other"))
-        pulse = Pulse(place.exchange, record_of("a"), lambda: Beat(phase="train"), patience=Patience(place.exchange.mailbox, lambda event: None))
+        patience = Patience(place.exchange.mailbox, lambda event: None)
+        pulse = Pulse(place.exchange, record_of("a"), lambda: Beat(phase="train"), patience=patience)
         beating = asyncio.create_task(pulse.run())
         with pytest.raises(LearnerIdTaken, match="'a-3' is free"):
             await place.take(record_of("a"))
