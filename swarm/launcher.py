@@ -25,11 +25,13 @@ from swarm.core.events import (
     Held,
     JobStepped,
     Joined,
+    Mended,
     ShareBack,
     ShareLost,
     Spent,
     Stepped,
     Transfer,
+    Trouble,
     WorkerEvent,
 )
 from swarm.core.jobs import Learn, Order, Process
@@ -58,7 +60,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     state: str  # 'starting', 'running', 'done', 'stopped', 'left', 'dropped', 'failed'
     message: str = ""  # the last words of a failed one, who had a dropped one removed, and what a running one is held up by
     held: str = ""  # why a running one holds still, for this machine's owner comes first
-    share: str = ""  # what keeps a running one from its mailbox: it does not answer, or nothing can be written into it
+    trouble: str = ""  # what keeps a running one from its mailbox, or from going on with what it finds there
     pid: int = 0
     device: str = ""
     doing: str = ""  # before it has joined: what it prepares, in words
@@ -216,7 +218,8 @@ class _Seen:
         self._ended: Ended | None = None
         self._failed: Failed | None = None
         self._held = ""
-        self._share = ""
+        self._share = ""  # what keeps it from its mailbox
+        self._stuck = ""  # what it cannot use of what it finds there
         self._spent = Spent()
         self._over: Job | None = None  # the job as it ended: it will not change any more
 
@@ -258,6 +261,10 @@ class _Seen:
                     self._share = without(event)
                 case ShareBack():
                     self._share = ""
+                case Trouble(lasts=True):
+                    self._stuck = event.message
+                case Mended():
+                    self._stuck = ""
                 case _:
                     pass
 
@@ -265,7 +272,7 @@ class _Seen:
         joined, failed, message = self._joined, self._failed, ""
         if pid is not None:
             state = "running" if joined else "starting"
-            message = "; ".join(why for why in (self._held and f"paused here: {self._held}", self._share) if why)
+            message = "; ".join(why for why in (self._held and f"paused here: {self._held}", self._share, self._stuck) if why)
         elif self._ended is not None:
             state = self._ended.reason
         elif failed is not None and failed.exit_code == INTERRUPTED:
@@ -285,7 +292,7 @@ class _Seen:
             state=state,
             message=message,
             held=self._held if pid is not None else "",
-            share=self._share if pid is not None else "",
+            trouble=(self._share or self._stuck) if pid is not None else "",
             pid=pid or 0,
             device=joined.device if joined else "",
             doing="" if joined else self._doing,

@@ -72,12 +72,12 @@ def home_notes(before: Home | None, after: Home) -> Iterator[Note]:
         was = old.get(job.id)
         if was is not None and was.state != job.state:
             yield from _job_notes(job)
-        if was is not None and bool(was.share) != bool(job.share) and job.mailbox not in unread(after):
+        if was is not None and bool(was.trouble) != bool(job.trouble) and job.mailbox not in unread(after):
             name = text.plain(job.run_name, 64)
-            if job.share:
-                yield Note(f"{name} on this machine: {text.plain(job.share, 300)}", "error")
+            if job.trouble:
+                yield Note(f"{name} on this machine: {text.plain(job.trouble, 300)}", "error")
             elif job.state in RUNNING_JOB:
-                yield Note(f"{name} on this machine: the mailbox is back")
+                yield Note(f"{name} on this machine goes on")
 
 
 def unread(home: Home) -> frozenset[str]:

@@ -198,9 +198,9 @@ def _job_row(job: Job, here: str) -> Row:
 
 
 def _last_words(job: Job, tone: str) -> Cell | None:
-    """Why it ended, if nobody asked for that, or what keeps it from its mailbox."""
-    if job.share:
-        return Cell(text.plain(job.share, 400), "bad")
+    """Why it ended, if nobody asked for that, or what is in its way."""
+    if job.trouble:
+        return Cell(text.plain(job.trouble, 400), "bad")
     return Cell(text.plain(job.message), tone) if job.state in _UNASKED and job.message else None
 
 
@@ -359,11 +359,11 @@ def banner(shown: HomeShown, here: str = "", keys: Table = KEYS) -> Iterator[Lin
 
 
 def _job_lines(shown: HomeShown) -> Iterator[Line]:
-    """What keeps this machine's workers from mailboxes that the screen itself can read: a full share answers."""
+    """What is in the way of this machine's workers, where the screen itself can read the mailbox: a full one answers."""
     away = unread(shown.home)
-    for job in [each for each in shown.home.jobs if each.share and each.mailbox not in away][:3]:
+    for job in [each for each in shown.home.jobs if each.trouble and each.mailbox not in away][:3]:
         name = text.plain(job.run_name, 40)
-        yield ((f"✗ {name} on this machine: {text.plain(job.share, 400)}; tried again", "bad"),)
+        yield ((f"✗ {name} on this machine: {text.plain(job.trouble, 400)}; tried again", "bad"),)
 
 
 def _age(shown: HomeShown, states: tuple[RunState, ...]) -> str:

@@ -31,13 +31,13 @@ def worker_lines(shown: RunShown, *, again: bool, keys: Table = KEYS) -> Iterato
     yield ((f"  {rejoin}{'; ' if again else ''}whole log: ", ""), (text.plain(str(job.log), 300), "dim"))
 
 
-def share_lines(shown: RunShown) -> Iterator[Line]:
-    """What keeps this machine's workers from the mailbox, where the screen itself can still read it: a full share answers."""
+def job_lines(shown: RunShown) -> Iterator[Line]:
+    """What is in the way of this machine's workers, where the screen itself can still read the mailbox: a full one answers."""
     if shown.state.lost:
         return
     for job in shown.running[:SHOWN]:
-        if job.share:
-            yield ((f"✗ {text.plain(job.learner, 64)} on this machine: {text.plain(job.share, 400)}; tried again", "bad"),)
+        if job.trouble:
+            yield ((f"✗ {text.plain(job.learner, 64)} on this machine: {text.plain(job.trouble, 400)}; tried again", "bad"),)
 
 
 def silent_words(shown: RunShown, silent: list[LearnerView]) -> Iterator[Line]:

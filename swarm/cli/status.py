@@ -69,10 +69,10 @@ async def _checkpoints(location: str, state: api.RunState) -> list[int]:
 
 
 def show(state: api.RunState, as_json: bool, checkpoints: list[int], here: Mapping[str, str] | None = None) -> None:
-    """A run that was read, on stdout. `here`: what keeps this machine's learners from its mailbox."""
+    """A run that was read, on stdout. `here`: what is in the way of this machine's learners."""
     manifest = state.manifest
     if as_json:
-        put(_object(state, checkpoints) | {"away": dict(here or {})})
+        put(_object(state, checkpoints) | {"troubles": dict(here or {})})
         return
     assert manifest is not None
     if api.progress(state) is not None:

@@ -32,12 +32,12 @@ def say_lost(state: api.RunState) -> None:
 
 
 def say_here(run: str, before: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What keeps this machine's learners of the run from its mailbox, by learner; said where it is another than `before`."""
-    now = {job.learner: job.share for job in api.jobs() if job.run == run and job.share}
+    """What is in the way of this machine's learners of the run, by learner; said where it is another than `before`."""
+    now = {job.learner: job.trouble for job in api.jobs() if job.run == run and job.trouble}
     before = before or {}
     for learner in sorted({*before, *now}):
         if now.get(learner) != before.get(learner):
-            say(f"{learner} on this machine: {plain(now[learner], 500) if learner in now else 'the mailbox is back'}")
+            say(f"{learner} on this machine{f': {plain(now[learner], 500)}' if learner in now else ' goes on'}")
     return now
 
 

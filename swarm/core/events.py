@@ -253,6 +253,14 @@ class Trouble(_Event, frozen=True, kw_only=True, tag=True):
     """Something is wrong, and the worker goes on."""
 
     message: str
+    lasts: bool = False  # until Mended
+
+
+class Mended(_Event, frozen=True, kw_only=True, tag=True):
+    """What was wrong and lasted is over."""
+
+    what: str  # in a few words
+    after_s: float
 
 
 class Ended(_Event, frozen=True, kw_only=True, tag=True):
@@ -302,6 +310,7 @@ WorkerEvent: TypeAlias = (
     | ShareLost
     | ShareBack
     | Trouble
+    | Mended
     | Ended
     | Failed
 )

@@ -21,6 +21,7 @@ from swarm.core.events import (
     JobStepped,
     JobValidated,
     Joined,
+    Mended,
     OwnerFirst,
     Paused,
     Published,
@@ -84,6 +85,8 @@ def sentence(event: WorkerEvent) -> str | None:
             return f"the mailbox is back after {event.after_s:.0f} s"
         case Trouble():
             return plain(event.message, 300)
+        case Mended():
+            return f"{plain(event.what, 200)} after {event.after_s:.0f} s"
         case Ended():
             words = {"done": "the run is done", "stopped": "the run was stopped", "left": "left the run"}
             done = counted(event.rounds, "round") if event.iterations is None else counted(event.iterations, "iteration")

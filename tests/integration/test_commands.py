@@ -281,13 +281,13 @@ def test_status_and_jobs_say_what_keeps_a_worker_of_this_machine_from_the_mailbo
     assert swarm("status", "mlp-one") == 0
     assert f"studio on this machine: {words}" in swarm.err
     [found] = swarm.objects("status", "mlp-one")
-    assert found["away"] == {"studio": words}
+    assert found["troubles"] == {"studio": words}
     assert swarm("jobs") == 0
     assert words in swarm.out
     [told] = swarm.objects("jobs")
-    assert told["share"] == words
+    assert told["trouble"] == words
     (job / "events.jsonl").write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in (lost, ShareBack(after_s=9.0))))
-    assert swarm.objects("status", "mlp-one")[0]["away"] == {}
+    assert swarm.objects("status", "mlp-one")[0]["troubles"] == {}
 
 
 def rejecting(mailbox: str, reason: str) -> None:

@@ -371,7 +371,7 @@ def test_a_round_record_that_nobody_can_read_stops_the_run_by_name() -> None:
         pair.store.objects[exchange.keys.round(2)] = b"no record\n"
         for learner, result in zip((pair.a, pair.b), await together(*lives), strict=True):
             assert isinstance(result, MailboxCorrupt)
-            assert [e for e in learner.events if isinstance(e, Trouble)] == [Trouble(message=str(result))]
+            assert [e for e in learner.events if isinstance(e, Trouble)] == [Trouble(message=str(result), lasts=True)]
 
     virtually(main())
 

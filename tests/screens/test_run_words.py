@@ -310,7 +310,7 @@ def test_who_holds_still_for_an_owner_is_named_and_this_machine_first(fixed: Sim
 def test_a_mailbox_that_takes_nothing_from_this_machine_is_said_by_the_run_and_on_home(fixed: SimpleNamespace) -> None:
     state = fixed.run_state()
     full = "the mailbox is full (/mnt/swarm: ENOSPC\x1b[2J)"
-    job = fixed.msgspec.structs.replace(fixed.job(), share=full)
+    job = fixed.msgspec.structs.replace(fixed.job(), trouble=full)
     words = "the mailbox is full (/mnt/swarm: ENOSPC); tried again"
     assert banner(fixed.run_shown(state, job=job))[0] == f"✗ studio on this machine: {words}"
     lost = banner(fixed.run_shown(fixed.lost(state), job=job))

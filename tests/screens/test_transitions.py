@@ -50,12 +50,12 @@ def test_a_lost_share_and_its_return(fixed: SimpleNamespace) -> None:
 
 def test_a_mailbox_that_takes_nothing_from_this_machines_job_is_told_and_its_return(fixed: SimpleNamespace) -> None:
     state, job = fixed.run_state(), fixed.job()
-    full = fixed.msgspec.structs.replace(job, share="the mailbox is full\x1b[2J")
+    full = fixed.msgspec.structs.replace(job, trouble="the mailbox is full\x1b[2J")
     before, after = (fixed.home(state, jobs=(each,)) for each in (job, full))
     (note,) = home_notes(before, after)
     assert (note.text, note.severity) == ("charlm-brave-otter on this machine: the mailbox is full", "error")
     assert list(home_notes(after, after)) == []
-    assert [note.text for note in home_notes(after, before)] == ["charlm-brave-otter on this machine: the mailbox is back"]
+    assert [note.text for note in home_notes(after, before)] == ["charlm-brave-otter on this machine goes on"]
     lost = fixed.home(fixed.lost(state), jobs=(full,))
     assert list(home_notes(before, lost)) == [], "the screen says itself that the share is lost"
 
