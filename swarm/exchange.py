@@ -105,9 +105,13 @@ class Exchange(Tape):
 
     async def fetch(self, fragment: int, ref: PayloadRef, *, dtype: str | None = None) -> Tensors:
         """A theta or outer payload of `fragment`, verified: read-only arrays by name. `dtype`: of all tensors (outer: F32);
-        None: each parameter's own. Raises PayloadMissing, PayloadCorrupt; HeaderError, SchemaMismatch for a payload that no
-        honest closer commits."""
-        tensors = await self._whole(self.key_of(fragment, ref), ref)
+        None: each parameter's own. Fetched again if it is not what its hash says: it may be damaged on its way here only. Raises
+        PayloadMissing, PayloadCorrupt; HeaderError, SchemaMismatch for a payload that no honest closer commits."""
+        key = self.key_of(fragment, ref)
+        try:
+            tensors = await self._whole(key, ref)
+        except PayloadCorrupt:
+            tensors = await self._whole(key, ref)
         check(tensors, [self.schema[name] for name in self.plan[fragment]], dtype)
         return tensors
 

@@ -17,10 +17,26 @@ from pathlib import Path
 import msgspec
 
 from swarm.core.errors import INTERRUPTED, Dropped, UsageError, WorkerFailed
-from swarm.core.events import Building, Ended, Failed, Freed, Held, JobStepped, Joined, Spent, Stepped, Transfer, WorkerEvent
+from swarm.core.events import (
+    Building,
+    Ended,
+    Failed,
+    Freed,
+    Held,
+    JobStepped,
+    Joined,
+    Mended,
+    ShareBack,
+    ShareLost,
+    Spent,
+    Stepped,
+    Transfer,
+    Trouble,
+    WorkerEvent,
+)
 from swarm.core.jobs import Learn, Order, Process
 from swarm.core.lines import UNREADABLE
-from swarm.core.sentences import transferred
+from swarm.core.sentences import transferred, without
 from swarm.host.children import python
 from swarm.host.identity import PROCESS, boot_id, note_process, started
 from swarm.host.paths import jobs_dir, state_dir
@@ -42,8 +58,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     run_name: str
     learner: str
     state: str  # 'starting', 'running', 'done', 'stopped', 'left', 'dropped', 'failed'
-    message: str = ""  # the last words of a failed one, who had a dropped one removed, and why a running one holds still
+    message: str = ""  # the last words of a failed one, who had a dropped one removed, and what a running one is held up by
     held: str = ""  # why a running one holds still, for this machine's owner comes first
+    trouble: str = ""  # what keeps a running one from its mailbox, or from going on with what it finds there
     pid: int = 0
     device: str = ""
     doing: str = ""  # before it has joined: what it prepares, in words
@@ -201,6 +218,8 @@ class _Seen:
         self._ended: Ended | None = None
         self._failed: Failed | None = None
         self._held = ""
+        self._share = ""  # what keeps it from its mailbox
+        self._stuck = ""  # what it cannot use of what it finds there
         self._spent = Spent()
         self._over: Job | None = None  # the job as it ended: it will not change any more
 
@@ -238,6 +257,14 @@ class _Seen:
                     self._held = event.reason
                 case Freed():
                     self._held = ""
+                case ShareLost():
+                    self._share = without(event)
+                case ShareBack():
+                    self._share = ""
+                case Trouble(lasts=True):
+                    self._stuck = event.message
+                case Mended():
+                    self._stuck = ""
                 case _:
                     pass
 
@@ -245,7 +272,7 @@ class _Seen:
         joined, failed, message = self._joined, self._failed, ""
         if pid is not None:
             state = "running" if joined else "starting"
-            message = f"paused here: {self._held}" if self._held else ""
+            message = "; ".join(why for why in (self._held and f"paused here: {self._held}", self._share, self._stuck) if why)
         elif self._ended is not None:
             state = self._ended.reason
         elif failed is not None and failed.exit_code == INTERRUPTED:
@@ -265,6 +292,7 @@ class _Seen:
             state=state,
             message=message,
             held=self._held if pid is not None else "",
+            trouble=(self._share or self._stuck) if pid is not None else "",
             pid=pid or 0,
             device=joined.device if joined else "",
             doing="" if joined else self._doing,

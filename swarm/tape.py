@@ -100,10 +100,14 @@ class Tape:
         """The record of `round`, None if it is not committed. Raises MailboxMoved if its parent is not the record that was
         read here as the one before."""
         key = self.keys.round(round)
-        data = await self.mailbox.read(key)
-        if data is None:
+        try:
+            data = await self.mailbox.read(key)
+            record = None if data is None else decode_needed(data, RoundRecord, where=key)
+        except MailboxCorrupt:  # perhaps only on its way here
+            data = await self.mailbox.read(key)
+            record = None if data is None else decode_needed(data, RoundRecord, where=key)
+        if data is None or record is None:
             return None
-        record = decode_needed(data, RoundRecord, where=key)
         if record.round != round or record.fragment != self.schedule.fragment(round):
             raise MailboxCorrupt(f"{key}: is the record of round {record.round}, fragment {record.fragment}")
         held, sha256 = self._held, body_sha256(data)
@@ -149,19 +153,29 @@ class Tape:
                 found[key] = known[key]
                 continue
             try:
-                data = await self.mailbox.read(key)
-                if data is None:
-                    continue
-                snapshot = decode(data, Snapshot, where=key)
+                snapshot = await self._snapshot(key)
             except RecordForged:  # somebody else's: whoever it names has not reported
                 continue
             except (RecordError, MailboxCorrupt):  # one learner's bad record must not stop the others
                 found[key] = None
                 continue
+            if snapshot is None:
+                continue
             said = (snapshot.round, snapshot.unit, snapshot.learner, snapshot.incarnation, snapshot.claim)
             honest = said == named
             found[key] = snapshot if honest else None
         return found
+
+    async def _snapshot(self, key: str) -> Snapshot | None:
+        """Read again if it cannot be used: it may be damaged on its way here only. Raises RecordError, MailboxCorrupt."""
+        for last in (False, True):
+            data = await self.mailbox.read(key)
+            try:
+                return None if data is None else decode(data, Snapshot, where=key)
+            except RecordError:
+                if last:
+                    raise
+        raise AssertionError("the last one returns or raises")
 
     async def beats(self, known: Mapping[str, tuple[BeatId, Beat]], look: Look = NO_LOOK) -> dict[str, tuple[BeatId, Beat]]:
         """Each learner's newest beat; one that is in `known` is not read again."""

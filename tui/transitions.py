@@ -18,6 +18,7 @@ from swarm.api import (
     train_loss,
 )
 from tui import text
+from tui.messages import RUNNING_JOB
 
 if TYPE_CHECKING:
     from swarm.api import (
@@ -71,6 +72,18 @@ def home_notes(before: Home | None, after: Home) -> Iterator[Note]:
         was = old.get(job.id)
         if was is not None and was.state != job.state:
             yield from _job_notes(job)
+        if was is not None and bool(was.trouble) != bool(job.trouble) and job.mailbox not in unread(after):
+            name = text.plain(job.run_name, 64)
+            if job.trouble:
+                yield Note(f"{name} on this machine: {text.plain(job.trouble, 300)}", "error")
+            elif job.state in RUNNING_JOB:
+                yield Note(f"{name} on this machine goes on")
+
+
+def unread(home: Home) -> frozenset[str]:
+    """Mailboxes that the screen itself cannot read: it says so already."""
+    lost = (view for view in home.mailboxes if view.problem or any(run.lost and not run.halted for run in view.runs))
+    return frozenset(view.location for view in lost)
 
 
 def mailbox_notes(before: Home | None, after: Home) -> Iterator[Note]:

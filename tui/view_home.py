@@ -10,6 +10,7 @@ from swarm.api import progress
 from tui import text, view_ranks
 from tui.commands import KEYS, Place, Table, pressed
 from tui.messages import RUNNING_JOB, RunAt
+from tui.transitions import unread
 from tui.view_run import METHODS, STALE_S, asked_by, glyph, joinable, method, phase_cell, program_words, round_text
 from tui.widgets.table import Cell, Column, Row
 from tui.widgets.toned import bounded
@@ -191,9 +192,16 @@ def _job_row(job: Job, here: str) -> Row:
             Cell(text.plain(job.learner, 64)),
             Cell(f"{mark} {text.plain(job.state, 10)}", tone),
             Cell(text.plain(job.device, 40) or text.NONE),
-            Cell(text.plain(job.message), tone) if job.state in _UNASKED and job.message else log,
+            _last_words(job, tone) or log,
         ),
     )
+
+
+def _last_words(job: Job, tone: str) -> Cell | None:
+    """Why it ended, if nobody asked for that, or what is in its way."""
+    if job.trouble:
+        return Cell(text.plain(job.trouble, 400), "bad")
+    return Cell(text.plain(job.message), tone) if job.state in _UNASKED and job.message else None
 
 
 def job_detail(job: Job | None, here: str = "") -> Iterator[Line]:
@@ -347,6 +355,15 @@ def banner(shown: HomeShown, here: str = "", keys: Table = KEYS) -> Iterator[Lin
                 yield ((f"✗ {text.plain(state.name, 40)} cannot go on: {text.plain(state.lost or '')}", "bad"),)
             elif ignored := state.trust.ignored:
                 yield ((f"⚠ {text.plain(state.name, 40)}: {text.plain(ignored)}", "warn"),)
+    yield from _job_lines(shown)
+
+
+def _job_lines(shown: HomeShown) -> Iterator[Line]:
+    """What is in the way of this machine's workers, where the screen itself can read the mailbox: a full one answers."""
+    away = unread(shown.home)
+    for job in [each for each in shown.home.jobs if each.trouble and each.mailbox not in away][:3]:
+        name = text.plain(job.run_name, 40)
+        yield ((f"✗ {name} on this machine: {text.plain(job.trouble, 400)}; tried again", "bad"),)
 
 
 def _age(shown: HomeShown, states: tuple[RunState, ...]) -> str:

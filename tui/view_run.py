@@ -236,6 +236,7 @@ def banner(shown: RunShown, keys: Table = KEYS) -> Iterator[Line]:
     yield from view_trouble.worker_lines(shown, again=can_join(shown) and not program_words(state), keys=keys)
     if job is not None and job.state == "starting":
         yield ((f"◌ this machine joins as {text.plain(job.learner, 64)}: its worker is starting", "accent"),)
+    yield from view_trouble.job_lines(shown)
     if job is not None and job.held:
         yield ((f"‖ paused here: {text.plain(job.held, 200)}; it goes on by itself", "warn"),)
     if state.manifest is not None and not state.lost:

@@ -31,6 +31,15 @@ def worker_lines(shown: RunShown, *, again: bool, keys: Table = KEYS) -> Iterato
     yield ((f"  {rejoin}{'; ' if again else ''}whole log: ", ""), (text.plain(str(job.log), 300), "dim"))
 
 
+def job_lines(shown: RunShown) -> Iterator[Line]:
+    """What is in the way of this machine's workers, where the screen itself can still read the mailbox: a full one answers."""
+    if shown.state.lost:
+        return
+    for job in shown.running[:SHOWN]:
+        if job.trouble:
+            yield ((f"✗ {text.plain(job.learner, 64)} on this machine: {text.plain(job.trouble, 400)}; tried again", "bad"),)
+
+
 def silent_words(shown: RunShown, silent: list[LearnerView]) -> Iterator[Line]:
     """Of silent learners' machines, what the network knows of them. Nothing where it tells of nobody: then it says nothing."""
     others = [peer for peer in shown.sightings.peers if not peer.itself]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -10,7 +11,7 @@ import click
 from swarm import api
 from swarm.cli import clients, ranks, spending
 from swarm.cli.common import json_option, mailbox_option, put, say, table, wait_for, where
-from swarm.cli.words import heard, learner_state, run_object, say_lost, state_words
+from swarm.cli.words import heard, learner_state, run_object, say_here, say_lost, state_words
 from swarm.core.errors import MailboxUnavailable
 from swarm.core.sentences import amount, number, plain
 
@@ -31,20 +32,22 @@ def status(run: str, watch: bool, mailbox: str | None, as_json: bool) -> int:
         if state.manifest is None:
             raise MailboxUnavailable(state.lost or f"{location} does not answer")
         say_lost(state)
+        here = say_here(manifest.run)
         kept = await _checkpoints(location, state)
-        show(state, as_json, kept)
+        show(state, as_json, kept, here)
         rounds, evals, shown = state.open_round, {e.round for e in state.evals}, state
         while watch and state.phase not in ("done", "stopped"):
             await asyncio.sleep(min(1.0, manifest.algorithm.beat_s))
+            told, here = here, say_here(manifest.run, here)
             before, state = state.lost, await follower.poll()
             if bool(before) != bool(state.lost):
                 trouble = "the run cannot go on" if state.halted else "the mailbox does not answer"
                 say(f"{trouble}: {plain(state.lost, 500)}" if state.lost else "the mailbox is back")
             new = [r for r in state.rounds if r.round >= rounds]
             if as_json:
-                if new or ranks.changed(shown, state):
+                if new or here != told or ranks.changed(shown, state):
                     kept = await _checkpoints(location, state)
-                    show(state, as_json, kept)
+                    show(state, as_json, kept, here)
             elif api.progress(state) is not None:
                 for line in ranks.news(shown, state):
                     print(line, flush=True)
@@ -65,11 +68,11 @@ async def _checkpoints(location: str, state: api.RunState) -> list[int]:
     return await api.checkpoints(location, state.run)
 
 
-def show(state: api.RunState, as_json: bool, checkpoints: list[int]) -> None:
-    """A run that was read, on stdout."""
+def show(state: api.RunState, as_json: bool, checkpoints: list[int], here: Mapping[str, str] | None = None) -> None:
+    """A run that was read, on stdout. `here`: what is in the way of this machine's learners."""
     manifest = state.manifest
     if as_json:
-        put(_object(state, checkpoints))
+        put(_object(state, checkpoints) | {"troubles": dict(here or {})})
         return
     assert manifest is not None
     if api.progress(state) is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -28,6 +29,16 @@ def say_lost(state: api.RunState) -> None:
         say(f"{plain(state.name)} could not be read to its end: {plain(state.lost, 500)}")
     elif state.trust.ignored:
         say(f"{plain(state.name)}: {plain(state.trust.ignored, 300)}")
+
+
+def say_here(run: str, before: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What is in the way of this machine's learners of the run, by learner; said where it is another than `before`."""
+    now = {job.learner: job.trouble for job in api.jobs() if job.run == run and job.trouble}
+    before = before or {}
+    for learner in sorted({*before, *now}):
+        if now.get(learner) != before.get(learner):
+            say(f"{learner} on this machine{f': {plain(now[learner], 500)}' if learner in now else ' goes on'}")
+    return now
 
 
 def state_words(state: api.RunState) -> str:

@@ -234,8 +234,15 @@ class GenerationOver(_Event, frozen=True, kw_only=True, tag=True):
     reason: str
 
 
+Loss: TypeAlias = Literal["silent", "full", "read-only", "gone"]
+"""What is wrong with a mailbox: it does not answer, takes nothing more, takes nothing at all, or is not there."""
+
+
 class ShareLost(_Event, frozen=True, kw_only=True, tag=True):
+    """The mailbox cannot be used, or nothing can be written into it; it is tried again."""
+
     reason: str
+    how: Loss = "silent"
 
 
 class ShareBack(_Event, frozen=True, kw_only=True, tag=True):
@@ -246,6 +253,14 @@ class Trouble(_Event, frozen=True, kw_only=True, tag=True):
     """Something is wrong, and the worker goes on."""
 
     message: str
+    lasts: bool = False  # until Mended
+
+
+class Mended(_Event, frozen=True, kw_only=True, tag=True):
+    """What was wrong and lasted is over."""
+
+    what: str  # in a few words
+    after_s: float
 
 
 class Ended(_Event, frozen=True, kw_only=True, tag=True):
@@ -295,6 +310,7 @@ WorkerEvent: TypeAlias = (
     | ShareLost
     | ShareBack
     | Trouble
+    | Mended
     | Ended
     | Failed
 )

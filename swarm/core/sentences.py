@@ -21,6 +21,7 @@ from swarm.core.events import (
     JobStepped,
     JobValidated,
     Joined,
+    Mended,
     OwnerFirst,
     Paused,
     Published,
@@ -79,11 +80,13 @@ def sentence(event: WorkerEvent) -> str | None:
             metrics = "".join(f"  {plain(k)} {v:.3f}" for k, v in event.metrics.items())
             return f"round {event.round}: validation loss {number(event.loss, 4)}{plain(metrics, 300)}"
         case ShareLost():
-            return f"the mailbox does not answer ({plain(event.reason, 200)}): training goes on, and it is tried again"
+            return f"{without(event)}: training goes on, and it is tried again"
         case ShareBack():
             return f"the mailbox is back after {event.after_s:.0f} s"
         case Trouble():
             return plain(event.message, 300)
+        case Mended():
+            return f"{plain(event.what, 200)} after {event.after_s:.0f} s"
         case Ended():
             words = {"done": "the run is done", "stopped": "the run was stopped", "left": "left the run"}
             done = counted(event.rounds, "round") if event.iterations is None else counted(event.iterations, "iteration")
@@ -117,6 +120,17 @@ def sentence(event: WorkerEvent) -> str | None:
             return f"generation {event.generation} is over ({event.ending}): {plain(event.reason, 200)}"
         case Published() | Stepped() | JobStepped():
             return None
+
+
+def without(lost: ShareLost) -> str:
+    """What keeps a worker from its mailbox."""
+    words = {
+        "silent": "the mailbox does not answer",
+        "full": "the mailbox is full",
+        "read-only": "the mailbox is read-only",
+        "gone": "the mailbox is not there",
+    }
+    return f"{words[lost.how]} ({plain(lost.reason, 200)})"
 
 
 def _placed(event: RankPlaced) -> str:

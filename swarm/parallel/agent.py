@@ -148,7 +148,7 @@ class Agent:
                 role=me.role,
             )
         )
-        pulse = Pulse(self._exchange, me, self._gauges.beat)
+        pulse = Pulse(self._exchange, me, self._gauges.beat, patience=self._patience.beside())
         tasks = [asyncio.create_task(pulse.run()), asyncio.create_task(self._heed())]
         self._heeding = tasks[1]
         try:

@@ -32,7 +32,7 @@ class Keeper:
         """What the rank has written since."""
         self._patience, self._emit = patience, site.emit
         # Of their own, one for each that writes: a full share answers whoever reads, which would be told as its being back.
-        self._storing, self._telling = Patience(patience.mailbox, site.emit), Patience(patience.mailbox, lambda event: None)
+        self._storing, self._telling = patience.beside(), patience.beside()
         self._saving, self._mirroring, self._logging = Beside(), Beside(), Beside()
         self._mirrored: CheckpointAt | None = None
         self._parts = 0  # of the job's log, written

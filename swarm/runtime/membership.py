@@ -95,8 +95,9 @@ async def _vacant(
 class Pulse:
     """The beats of one incarnation."""
 
-    def __init__(self, exchange: Exchange, record: LearnerRecord, telemetry: Callable[[], Beat]) -> None:
-        self.exchange, self.record, self.telemetry = exchange, record, telemetry
+    def __init__(self, exchange: Exchange, record: LearnerRecord, telemetry: Callable[[], Beat], *, patience: Patience) -> None:
+        """`patience`: of its own, since a share that takes no beat may still answer whoever reads."""
+        self.exchange, self.record, self.telemetry, self._patience = exchange, record, telemetry, patience
         self._n = 0
         self._tidy = False  # whether nothing older than the last few beats can be left
 
@@ -111,10 +112,10 @@ class Pulse:
         self._tidy = True
 
     async def run(self, *, at_once: bool = True) -> None:
-        """Beat until cancelled. A share that does not answer is tried again at the next beat."""
+        """Beat until cancelled. A share that takes none is told, and tried again at the next beat."""
         if not at_once:
             await asyncio.sleep(self.exchange.manifest.algorithm.beat_s)
         while True:
             with contextlib.suppress(*WAITED_OUT):
-                await self.beat()
+                await self._patience.through(self.beat, tries=1)
             await asyncio.sleep(self.exchange.manifest.algorithm.beat_s)

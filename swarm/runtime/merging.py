@@ -81,6 +81,7 @@ class Merger:
         self.fragment = exchange.schedule.fragment(round)
         self.specs = [exchange.schema[name] for name in exchange.plan[self.fragment]]
         self.rejected: list[Rejected] = []
+        self._doubted: set[str] = set()  # units whose contribution was damaged on its way here
         self.weightless: list[Snapshot] = []
         """Accepted ones of a weight of zero, sorted by unit: they took part, add nothing, and are not read."""
         self._how = OuterStep.of(self.spec)
@@ -97,11 +98,15 @@ class Merger:
         while left:
             sums = self._begin(sums, left, exact=exact)
             if isinstance(sums, Robust):
-                refused = await self._side_by_side(sums, left)
+                spoilt = await self._side_by_side(sums, left)
             else:
-                refused = await self._fold(sums, left)
-            if refused:
-                left = [snapshot for snapshot in left if snapshot not in refused]
+                spoilt = await self._fold(sums, left)
+            for snapshot, reason in spoilt:
+                if reason == "corrupt" and await self._is_whole(snapshot):
+                    continue
+                self._refuse(snapshot, reason)
+                left.remove(snapshot)
+            if spoilt:
                 continue
             norms = sums.norms
             try:
@@ -143,18 +148,29 @@ class Merger:
             norms=exact,
         )
 
-    async def _fold(self, fold: Fold, snapshots: Sequence[Snapshot]) -> list[Snapshot]:
-        """Add all of them up; those that must not count, after which the sums are worthless. The others are looked at all the
-        same, so that many bad ones cost no more than one more pass."""
-        refused: list[Snapshot] = []
+    async def _is_whole(self, snapshot: Snapshot) -> bool:
+        """Whether a contribution that was not what its hash says is so now: it was damaged on its way here only. Once each."""
+        if snapshot.unit in self._doubted:
+            return False
+        self._doubted.add(snapshot.unit)
+        with contextlib.suppress(*_FLAWS):
+            async with contextlib.aclosing(self._read(snapshot)) as read:
+                async for parameters in read:
+                    self._moved(parameters)
+            return True
+        return False
+
+    async def _fold(self, fold: Fold, snapshots: Sequence[Snapshot]) -> list[tuple[Snapshot, RejectReason]]:
+        """Add all of them up; those that must not count and why, after which the sums are worthless. The others are looked at
+        all the same, so that many bad ones cost no more than one more pass."""
+        spoilt: list[tuple[Snapshot, RejectReason]] = []
         for k, snapshot in enumerate(snapshots):
-            if refused:
+            if spoilt:
                 fold.restart([1.0])
-            reason = await self._add(fold, 0 if refused else k, snapshot)
+            reason = await self._add(fold, 0 if spoilt else k, snapshot)
             if reason is not None:
-                self._refuse(snapshot, reason)
-                refused.append(snapshot)
-        return refused
+                spoilt.append((snapshot, reason))
+        return spoilt
 
     async def _add(self, fold: Fold, k: int, snapshot: Snapshot) -> RejectReason | None:
         """Add the fold's `k`-th contribution; why it cannot count, None if it does."""
@@ -173,7 +189,7 @@ class Merger:
             return _reason(error)
         return "norm" if self._too_long(fold.norms[k]) else None
 
-    async def _side_by_side(self, robust: Robust, snapshots: Sequence[Snapshot]) -> list[Snapshot]:
+    async def _side_by_side(self, robust: Robust, snapshots: Sequence[Snapshot]) -> list[tuple[Snapshot, RejectReason]]:
         """The same, a part of all of them at a time."""
         reasons: dict[int, RejectReason] = {}
 
@@ -211,9 +227,7 @@ class Merger:
         for k, norm in enumerate(robust.norms):
             if k not in reasons and self._too_long(norm):
                 reasons[k] = "norm"
-        for k in sorted(reasons):
-            self._refuse(snapshots[k], reasons[k])
-        return [snapshots[k] for k in sorted(reasons)]
+        return [(snapshots[k], reasons[k]) for k in sorted(reasons)]
 
     def _read(self, snapshot: Snapshot, *, part_bytes: int | None = None) -> AsyncGenerator[Parameters, None]:
         """A contribution's payload, as Exchange.stream gives it. `part_bytes`: it is read beside others."""

@@ -23,7 +23,7 @@ from swarm.core.errors import (
     RunNotFound,
     Superseded,
 )
-from swarm.core.events import Joined, Paused, Resumed, Trouble, Waiting, WorkerEvent, round_closed
+from swarm.core.events import Joined, Mended, Paused, Resumed, Trouble, Waiting, WorkerEvent, round_closed
 from swarm.core.records import Claim, Control, LearnerRecord, RoundRecord
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange
@@ -122,7 +122,12 @@ class Participant:
             may_rename=self._may_rename,
             patience=self._patience,
         )
-        self._pulse = Pulse(self.exchange, self.me, lambda: self._activity.beat(loop.time(), paused=self._watch.effect.paused))
+        self._pulse = Pulse(
+            self.exchange,
+            self.me,
+            lambda: self._activity.beat(loop.time(), paused=self._watch.effect.paused),
+            patience=self._patience.beside(),
+        )
         self._activity.phase = "join"
         await self._patience.through(self._pulse.beat)
         self._beating = asyncio.create_task(self._pulse.run(at_once=False))
@@ -181,7 +186,7 @@ class Participant:
 
     async def run(self) -> None:
         """Take part until the run ends for this learner. Whatever the share does, only a named error gets out."""
-        backoff_s, trouble, since_s = BACKOFF_S[0], "", 0.0
+        backoff_s, trouble, since_s, first_s = BACKOFF_S[0], "", 0.0, 0.0
         loop = asyncio.get_running_loop()
         spec = self.exchange.manifest.algorithm
         while True:
@@ -195,15 +200,24 @@ class Participant:
             except (PayloadMissing, PayloadCorrupt, MailboxCorrupt) as error:
                 if isinstance(error, PayloadMissing):
                     await self._patience.through(self._check_not_deleted)
+                others = await self._patience.through(self._others_go_on)
                 # Gone: a newer record will say where to go on. Damaged, or seemingly forged: perhaps only on the way here.
                 if str(error) != trouble:
+                    first_s = first_s if trouble else loop.time()
                     trouble, since_s = str(error), loop.time()
-                    self.emit(Trouble(message=trouble))
-                elif loop.time() - since_s > (spec.keep_s if isinstance(error, PayloadMissing) else 3 * spec.lease_s):
+                    self.emit(Trouble(message=trouble, lasts=True))
+                elif not others and loop.time() - since_s > (
+                    spec.keep_s if isinstance(error, PayloadMissing) else 3 * spec.lease_s
+                ):
                     raise await advised(self.exchange, error) from None
+                else:
+                    self._activity.phase = "join"  # nobody is to wait for one that cannot go on
                 await asyncio.sleep(jittered(backoff_s))
-                backoff_s = min(backoff_s * 2, BACKOFF_S[1])
+                backoff_s = min(backoff_s * 2, self._patience.longest_s)
                 continue
+            if trouble:
+                self._activity.phase = None
+                self.emit(Mended(what=f"goes on with round {self.newest + 1}", after_s=loop.time() - first_s))
             backoff_s, trouble = BACKOFF_S[0], ""
             if ended is not None:
                 self.handoff.end(ended)
@@ -213,6 +227,12 @@ class Participant:
                 async with asyncio.timeout(self.poll_s):
                     await self._wake.wait()
             self._wake.clear()
+
+    async def _others_go_on(self) -> bool:
+        """Whether somebody else trains, and somebody else closes rounds: then what is the newest now will not stay so."""
+        await self._watch.observe(self.newest + 1, self._committed.newest_record)
+        going = [beat for k, beat in self._watch.present.items() if k != self.me.learner and beat.phase != "join"]
+        return any(beat.role != "syncer" for beat in going) and any(beat.role != "learner" for beat in going)
 
     async def poll(self) -> str | None:
         """One turn; returns why the run is over for this learner, or None."""

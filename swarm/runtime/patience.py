@@ -10,8 +10,8 @@ from collections.abc import Callable, Coroutine
 from secrets import SystemRandom
 from typing import Any, TypeVar
 
-from swarm.core.errors import WAITED_OUT
-from swarm.core.events import ShareBack, ShareLost, WorkerEvent
+from swarm.core.errors import WAITED_OUT, MailboxAway, MailboxError, MailboxFull, MailboxReadOnly
+from swarm.core.events import Loss, ShareBack, ShareLost, WorkerEvent
 from swarm.exchange import Exchange
 from swarm.mailbox.contract import Mailbox
 
@@ -42,13 +42,56 @@ def wait_while_it_moves(left: threading.Event, exchange: Exchange, *, stall_s: f
             return
 
 
-class Patience:
-    """Repeats what a lost share kept from being done. Says once per outage that the share is lost, and once that it is back."""
+class Outage:
+    """A share that does not serve everybody here who needs it: one that is full or read-only still answers whoever reads.
 
-    def __init__(self, mailbox: Mailbox, emit: Callable[[WorkerEvent], None], *, longest_s: float = BACKOFF_S[1]) -> None:
-        """`longest_s`: the longest wait before a call is repeated."""
-        self.mailbox, self.emit, self.longest_s = mailbox, emit, longest_s
+    Says once that it is lost, and once that it is back, which is when nobody is without it any more."""
+
+    def __init__(self, emit: Callable[[WorkerEvent], None]) -> None:
+        self._emit = emit
         self._lost_at_s: float | None = None
+        self._without: set[Patience] = set()
+
+    def lost(self, who: Patience, event: ShareLost) -> None:
+        self._without.add(who)
+        if self._lost_at_s is None:
+            self._lost_at_s = asyncio.get_running_loop().time()
+            self._emit(event)
+
+    def back(self, who: Patience) -> None:
+        self._without.discard(who)
+        if self._lost_at_s is not None and not self._without:
+            self._emit(ShareBack(after_s=asyncio.get_running_loop().time() - self._lost_at_s))
+            self._lost_at_s = None
+
+    def gives_up(self, who: Patience) -> None:
+        """What it waits with is called off: whether the share would serve it is no longer asked."""
+        self._without.discard(who)
+
+    def without(self, who: Patience) -> bool:
+        return who in self._without
+
+
+class Patience:
+    """Repeats what a lost share kept from being done."""
+
+    def __init__(
+        self,
+        mailbox: Mailbox,
+        emit: Callable[[WorkerEvent], None],
+        *,
+        longest_s: float = BACKOFF_S[1],
+        outage: Outage | None = None,
+    ) -> None:
+        """`longest_s`: the longest wait before a call is repeated. `outage`: shared with others that use the mailbox at the
+        same time; None: nobody else here does, and `emit` is told."""
+        self.mailbox, self.longest_s = mailbox, longest_s
+        self._outage = outage or Outage(emit)
+        self._emit = emit
+
+    def beside(self) -> Patience:
+        """Of somebody who uses the mailbox at the same time: what is away for either is told once."""
+        return Patience(self.mailbox, self._emit, longest_s=self.longest_s, outage=self._outage)
 
     async def through(self, call: Callable[[], Coroutine[Any, Any, T]], *, tries: int | None = None) -> T:
         """What `call` returns, called again for as long as the share is away; at most `tries` times.
@@ -62,31 +105,41 @@ class Patience:
             try:
                 while not (await asyncio.wait({under_way}, timeout=1.0))[0]:
                     if self.mailbox.outstanding_s() >= HANG_S:
-                        self._lose(f"no answer for {HANG_S:.0f} s")
+                        self._outage.lost(self, ShareLost(reason=f"no answer for {HANG_S:.0f} s"))
                 result = under_way.result()
             except WAITED_OUT as error:
-                self._lose(str(error))
+                self._outage.lost(self, ShareLost(reason=str(error), how=_how(error)))
                 if tried == tries:
                     raise
             except asyncio.CancelledError:
+                self._outage.gives_up(self)
                 under_way.cancel()
                 with contextlib.suppress(asyncio.CancelledError, Exception):
                     await under_way
                 raise
             else:
-                if self._lost_at_s is not None:
-                    self.emit(ShareBack(after_s=asyncio.get_running_loop().time() - self._lost_at_s))
-                    self._lost_at_s = None
+                self._outage.back(self)
                 return result
-            await asyncio.sleep(jittered(backoff_s))
+            try:
+                await asyncio.sleep(jittered(backoff_s))
+            except asyncio.CancelledError:
+                self._outage.gives_up(self)
+                raise
             backoff_s = min(backoff_s * 2, self.longest_s)
 
     @property
     def away(self) -> bool:
-        """Whether the share is, as far as is known. May be asked on any thread."""
-        return self._lost_at_s is not None
+        """Whether the share is, as far as is known here. May be asked on any thread."""
+        return self._outage.without(self)
 
-    def _lose(self, reason: str) -> None:
-        if self._lost_at_s is None:
-            self._lost_at_s = asyncio.get_running_loop().time()
-            self.emit(ShareLost(reason=reason))
+
+def _how(error: MailboxError) -> Loss:
+    match error:
+        case MailboxFull():
+            return "full"
+        case MailboxReadOnly():
+            return "read-only"
+        case MailboxAway():
+            return "gone"
+        case _:
+            return "silent"

@@ -117,7 +117,8 @@ def test_many_bad_contributions_cost_one_more_pass() -> None:
         assert len(closed.record.participants) == 6
         assert len(closed.record.rejected) == 12
         size = closed.record.participants[0].size_bytes
-        assert bench.exchange.received_bytes - received_bytes <= (18 + 6 + 1) * size  # the last one: Θ
+        again = 6  # the damaged ones, which may have been damaged on their way only
+        assert bench.exchange.received_bytes - received_bytes <= (18 + again + 6 + 1) * size  # the last one: Θ
 
     virtually(main())
 

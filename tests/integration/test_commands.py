@@ -13,6 +13,8 @@ import msgspec
 import pytest
 
 from swarm.cli import run, status
+from swarm.core.events import ShareBack, ShareLost
+from swarm.core.jobs import Learn
 from swarm.core.keys import RunKeys
 from swarm.core.lease import BeatId
 from swarm.core.lines import decode, encode
@@ -21,6 +23,7 @@ from swarm.core.records import Beat, Checkpoint, Control, Rejected, RejectReason
 from swarm.core.sentences import REASONS
 from swarm.core.specs import DiLoCo
 from swarm.core.state import ControlRead, ManifestRead, Polled, RunState, apply
+from swarm.host.identity import note_process
 from tests.integration.handmade import (
     QUICK,
     beat,
@@ -260,6 +263,31 @@ def test_status_shows_the_last_rounds(swarm: Swarm, mailbox: str) -> None:
     assert len(lines) == 5
     [found] = swarm.objects("status", "mlp-one", "--watch")
     assert [r["round"] for r in found["history"]] == list(range(7))  # type: ignore[attr-defined]
+
+
+def test_status_and_jobs_say_what_keeps_a_worker_of_this_machine_from_the_mailbox(
+    swarm: Swarm, mailbox: str, state_dir: Path
+) -> None:
+    """A full mailbox answers whoever reads it, so `status` itself meets nothing wrong."""
+    make_run(mailbox, "mlp-one", "aaaa1111", rounds=7)
+    job = state_dir / "jobs" / "20260101-000000-000aaaa"
+    job.mkdir(parents=True)
+    order = Learn(mailbox=mailbox, run="aaaa1111", learner="studio", may_rename=False)
+    (job / "order.json").write_bytes(msgspec.json.encode(order))
+    note_process(job, os.getpid())
+    lost = ShareLost(reason="/mnt/swarm: No space left on device (ENOSPC)", how="full")
+    (job / "events.jsonl").write_bytes(msgspec.json.encode(lost) + b"\n")
+    words = "the mailbox is full (/mnt/swarm: No space left on device (ENOSPC))"
+    assert swarm("status", "mlp-one") == 0
+    assert f"studio on this machine: {words}" in swarm.err
+    [found] = swarm.objects("status", "mlp-one")
+    assert found["troubles"] == {"studio": words}
+    assert swarm("jobs") == 0
+    assert words in swarm.out
+    [told] = swarm.objects("jobs")
+    assert told["trouble"] == words
+    (job / "events.jsonl").write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in (lost, ShareBack(after_s=9.0))))
+    assert swarm.objects("status", "mlp-one")[0]["troubles"] == {}
 
 
 def rejecting(mailbox: str, reason: str) -> None:

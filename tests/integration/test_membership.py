@@ -108,7 +108,8 @@ def test_an_id_whose_holder_beats_is_taken_or_renamed() -> None:
         place = await Place.of()
         await place.take(record_of("a", machine="other"))
         await place.take(record_of("a-2", machine="other"))
-        pulse = Pulse(place.exchange, record_of("a"), lambda: Beat(phase="train"))
+        patience = Patience(place.exchange.mailbox, lambda event: None)
+        pulse = Pulse(place.exchange, record_of("a"), lambda: Beat(phase="train"), patience=patience)
         beating = asyncio.create_task(pulse.run())
         with pytest.raises(LearnerIdTaken, match="'a-3' is free"):
             await place.take(record_of("a"))
@@ -223,7 +224,8 @@ def test_a_learner_leaves_no_more_than_its_last_beats_behind() -> None:
         record = LearnerRecord(
             learner="a", incarnation=2, machine="m", machine_name="m", boot="b", pid=1, process="1", version="0"
         )
-        pulse = Pulse(Exchange(box, place.manifest), record, lambda: Beat(phase="train"))
+        patience = Patience(box, lambda event: None)
+        pulse = Pulse(Exchange(box, place.manifest), record, lambda: Beat(phase="train"), patience=patience)
         await pulse.beat()
         assert place.beats("a") == [(2, 0)]
         for _ in range(5):
@@ -246,7 +248,8 @@ def test_beats_that_fail_for_another_reason_than_the_share_end_the_pulse() -> No
     async def main() -> None:
         place = await Place.of()
         box = FaultyMailbox(MemoryMailbox(place.store), [Fault("fail", count=2), Fault("fail", error=MailboxMoved)])
-        pulse = Pulse(Exchange(box, place.manifest), record_of("a"), lambda: Beat(phase="train"))
+        patience = Patience(box, lambda event: None)
+        pulse = Pulse(Exchange(box, place.manifest), record_of("a"), lambda: Beat(phase="train"), patience=patience)
         with pytest.raises(MailboxMoved):
             await pulse.run()
 

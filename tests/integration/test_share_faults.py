@@ -162,6 +162,11 @@ async def until(condition: Callable[[], bool]) -> None:
     raise AssertionError("it never came")
 
 
+def told_of(learner: Learner) -> list[ShareLost | ShareBack]:
+    """What it told of the share."""
+    return [e for e in learner.events if isinstance(e, ShareLost | ShareBack)]
+
+
 @pytest.mark.parametrize("error", WAITED_OUT)
 def test_an_outage_is_told_once_and_its_end_once(error: type[MailboxError]) -> None:
     async def main() -> None:
@@ -178,7 +183,8 @@ def test_an_outage_is_told_once_and_its_end_once(error: type[MailboxError]) -> N
             back = [x.participant.newest for x in (pair.a, pair.b)]
             await until(lambda back=back: all(x.participant.newest > n for x, n in zip((pair.a, pair.b), back, strict=True)))  # type: ignore[misc]
             for learner in (pair.a, pair.b):
-                told = [e for e in learner.events if isinstance(e, ShareLost | ShareBack)]
+                await until(lambda learner=learner: isinstance(told_of(learner)[-1], ShareBack))  # type: ignore[misc]
+                told = told_of(learner)
                 assert [type(e) for e in told] == [ShareLost, ShareBack] * outage
                 assert isinstance(told[-1], ShareBack)
                 assert 290 < told[-1].after_s < 310
@@ -365,7 +371,7 @@ def test_a_round_record_that_nobody_can_read_stops_the_run_by_name() -> None:
         pair.store.objects[exchange.keys.round(2)] = b"no record\n"
         for learner, result in zip((pair.a, pair.b), await together(*lives), strict=True):
             assert isinstance(result, MailboxCorrupt)
-            assert [e for e in learner.events if isinstance(e, Trouble)] == [Trouble(message=str(result))]
+            assert [e for e in learner.events if isinstance(e, Trouble)] == [Trouble(message=str(result), lasts=True)]
 
     virtually(main())
 

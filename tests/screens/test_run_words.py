@@ -305,3 +305,22 @@ def test_who_holds_still_for_an_owner_is_named_and_this_machine_first(fixed: Sim
     assert "‖ paused here: somebody is at the keyboard; it goes on by itself" in lines
     assert "‖ mbp is not waited for: somebody is at the keyboard" in lines
     assert not any(line.startswith("‖ studio") for line in lines)
+
+
+def test_a_mailbox_that_takes_nothing_from_this_machine_is_said_by_the_run_and_on_home(fixed: SimpleNamespace) -> None:
+    state = fixed.run_state()
+    full = "the mailbox is full (/mnt/swarm: ENOSPC\x1b[2J)"
+    job = fixed.msgspec.structs.replace(fixed.job(), trouble=full)
+    words = "the mailbox is full (/mnt/swarm: ENOSPC); tried again"
+    assert banner(fixed.run_shown(state, job=job))[0] == f"✗ studio on this machine: {words}"
+    lost = banner(fixed.run_shown(fixed.lost(state), job=job))
+    assert [line for line in lost if "full" in line] == [], "one word about one share"
+
+    def home_lines(state: Any) -> list[str]:
+        shown = fixed.home_shown(fixed.home(state, jobs=(job,)))
+        return [said(line) for line in view_home.banner(shown)]
+
+    assert home_lines(state) == [f"✗ charlm-brave-otter on this machine: {words}"]
+    assert not any("full" in line for line in home_lines(fixed.lost(state)))
+    [row] = view_home.job_rows((job,))
+    assert row.cells[-1].text.startswith("the mailbox is full")

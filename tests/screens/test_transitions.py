@@ -48,6 +48,18 @@ def test_a_lost_share_and_its_return(fixed: SimpleNamespace) -> None:
     assert told(lost, state) == ["share is back"]
 
 
+def test_a_mailbox_that_takes_nothing_from_this_machines_job_is_told_and_its_return(fixed: SimpleNamespace) -> None:
+    state, job = fixed.run_state(), fixed.job()
+    full = fixed.msgspec.structs.replace(job, trouble="the mailbox is full\x1b[2J")
+    before, after = (fixed.home(state, jobs=(each,)) for each in (job, full))
+    (note,) = home_notes(before, after)
+    assert (note.text, note.severity) == ("charlm-brave-otter on this machine: the mailbox is full", "error")
+    assert list(home_notes(after, after)) == []
+    assert [note.text for note in home_notes(after, before)] == ["charlm-brave-otter on this machine goes on"]
+    lost = fixed.home(fixed.lost(state), jobs=(full,))
+    assert list(home_notes(before, lost)) == [], "the screen says itself that the share is lost"
+
+
 def test_a_closed_round_is_logged_and_not_toasted(fixed: SimpleNamespace) -> None:
     before = fixed.run_state(closed=3)
     late = fixed.api.Rejected(learner="air", unit="air", reason="late", round=2)

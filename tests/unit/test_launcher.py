@@ -13,7 +13,7 @@ import pytest
 
 from swarm import launcher
 from swarm.core.errors import UsageError, WorkerFailed
-from swarm.core.events import Building, Ended, Failed, Joined, WorkerEvent
+from swarm.core.events import Building, Ended, Failed, Freed, Held, Joined, Mended, ShareBack, ShareLost, Trouble, WorkerEvent
 from swarm.core.jobs import Export, Learn
 from swarm.host import children
 from swarm.host.identity import note_process
@@ -83,6 +83,26 @@ def test_how_a_job_ended(state_dir: Path, events: list[WorkerEvent], log: str, s
     append(path, *events)
     (path / "log.txt").write_text(log)
     assert (launcher.job("j1").state, launcher.job("j1").message) == (state, message)
+
+
+def test_a_running_job_says_what_keeps_it_from_its_mailbox_until_it_is_back(state_dir: Path) -> None:
+    path = folder(state_dir, "j1")
+    note_process(path, os.getpid())
+    append(path, JOINED, ShareLost(reason="/mnt/swarm: No space left on device (ENOSPC)", how="full"))
+    words = "the mailbox is full (/mnt/swarm: No space left on device (ENOSPC))"
+    job = launcher.job("j1")
+    assert (job.state, job.trouble, job.message) == ("running", words, words)
+    append(path, Held(reason="somebody is here"))
+    assert launcher.job("j1").message == f"paused here: somebody is here; {words}"
+    append(path, Freed(), ShareBack(after_s=61.0))
+    assert (launcher.job("j1").trouble, launcher.job("j1").message) == ("", "")
+    append(path, Trouble(message="unusual"), Trouble(message="runs/x: SHA-256 is another", lasts=True))
+    assert (launcher.job("j1").trouble, launcher.job("j1").message) == ("runs/x: SHA-256 is another",) * 2
+    append(path, Mended(what="goes on with round 3", after_s=9.0))
+    assert launcher.job("j1").trouble == ""
+    append(path, ShareLost(reason="no answer for 5 s"), Ended(reason="left", rounds=1))
+    over(path)
+    assert (launcher.job("j1").state, launcher.job("j1").trouble) == ("left", "")
 
 
 def test_a_pid_that_another_process_has_by_now_is_not_the_worker(state_dir: Path) -> None:

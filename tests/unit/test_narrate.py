@@ -25,6 +25,7 @@ from swarm.core.events import (
     JobStepped,
     JobValidated,
     Joined,
+    Mended,
     OwnerFirst,
     Paused,
     Published,
@@ -77,6 +78,19 @@ SAID: list[tuple[WorkerEvent, str | None]] = [
     ),
     (Evaluated(round=2, loss=None, metrics={"r2": 0.5}), "round 2: validation loss –  r2 0.500"),
     (ShareLost(reason="no answer"), "the mailbox does not answer (no answer): training goes on, and it is tried again"),
+    (
+        ShareLost(reason="ENOSPC", how="full"),
+        "the mailbox is full (ENOSPC): training goes on, and it is tried again",
+    ),
+    (
+        ShareLost(reason="EROFS", how="read-only"),
+        "the mailbox is read-only (EROFS): training goes on, and it is tried again",
+    ),
+    (
+        ShareLost(reason="no folder runs/", how="gone"),
+        "the mailbox is not there (no folder runs/): training goes on, and it is tried again",
+    ),
+    (Mended(what="goes on with round 3", after_s=61.2), "goes on with round 3 after 61 s"),
     (ShareBack(after_s=61.2), "the mailbox is back after 61 s"),
     (Transfer(file="a.txt", how="attach", done_bytes=0, size_bytes=999), "attaching a.txt, 999 bytes …"),
     (Transfer(file="a.txt", how="attach", done_bytes=999, size_bytes=999), "attached a.txt, 999 bytes"),
