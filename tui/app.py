@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rich.text import Text
 from textual import events, on
-from textual.app import SystemCommand
+from textual.app import ComposeResult, SystemCommand
 from textual.filter import LineFilter
 from textual.screen import Screen
 
@@ -38,9 +38,8 @@ from tui.messages import (
     SettingsRead,
 )
 from tui.preferences import Preferring
-from tui.screens.dialogs import CANCEL, Choice, Option, Page
-from tui.screens.home import HomeScreen
-from tui.screens.lists import LiveScreen
+from tui.screens.live import LiveScreen
+from tui.widgets.toned import Words
 
 if TYPE_CHECKING:
     from swarm.api import RunState
@@ -91,9 +90,21 @@ class SwarmApp(Preferring):
 
         return PlotView()
 
+    def compose(self) -> ComposeResult:
+        """Home's first line as long as Home is loaded."""
+        yield Words(id="head")
+
     def on_mount(self) -> None:
         self.animation_level = "none"
-        home = HomeScreen()
+        self.query_one("#head", Words).show(text.OPENING)
+        self.call_after_refresh(self._open_home)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Before Home is there, the only way is out: a page would lie beneath it."""
+        return len(self.screen_stack) > 1 or action == "leave_app"
+
+    def _open_home(self) -> None:
+        home = screens.HomeScreen()
         self.push_screen(home)
         home.call_after_refresh(self.feed.start, self.post_message)
         if self._welcome:
@@ -286,11 +297,13 @@ class SwarmApp(Preferring):
             self.push_screen(screens.SettingsScreen())
 
     def action_help(self) -> None:
+        from tui.screens.dialogs import Page
         from tui.screens.pages import help_lines
 
         self.push_screen(Page("Keys", help_lines(self.keys)))
 
     def action_facts(self) -> None:
+        from tui.screens.dialogs import Page
         from tui.screens.pages import fact_lines, report_lines
 
         lines = fact_lines(self.home, self.run_shown, self.feed.facts, size=self.size, theme=self.theme, console=self.console)
@@ -344,10 +357,12 @@ class SwarmApp(Preferring):
 
     def action_leave_app(self) -> None:
         jobs = [job for job in self.home.home.jobs if job.state in RUNNING_JOB] if self.home else []
-        asked = isinstance(self.screen, Choice) and self.screen.id == "quit"
+        asked = self.screen.id == "quit"
         if not jobs or asked or self._leaving:
             self.exit()
             return
+        from tui.screens.dialogs import CANCEL, Choice, Option
+
         names = ", ".join(dict.fromkeys(text.plain(job.run_name, 40) for job in jobs[:3]))
         words = (
             ((f"This machine trains {names}.", "strong"),),

@@ -15,7 +15,7 @@ from tui import text
 from tui.commands import TOGETHER
 from tui.filters import Ascii
 from tui.keymap import Keymap, keymap
-from tui.screens.lists import LiveScreen
+from tui.screens.live import LiveScreen
 
 if TYPE_CHECKING:
     from swarm.api import Settings

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from rich.cells import cell_len, set_cell_size
 
 NONE = "—"  # a figure that is not known
+OPENING = (("swarm ▸ ", "dim"), ("home", "strong"), ("  looking at the mailboxes …", "dim"))  # a line, before anything is known
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_].*?(?:\x07|\x1b\\|$)|[ -/]*[0-~])|\x9b[0-?]*[ -/]*[@-~]", re.DOTALL)
 _MARKS = 2  # combining marks kept on one letter: enough for every script, too few to climb over other lines
 _BLANK = "\u115f\u1160\u2800\u3164\uffa0"  # letters that show nothing

@@ -318,9 +318,9 @@ def peer_detail(shown: HomeShown, key: str) -> Iterator[Line]:
 
 
 def headline(shown: HomeShown | None) -> Line:
-    pieces: list[Piece] = [("swarm ▸ ", "dim"), ("home", "strong")]
     if shown is None:
-        return (*pieces, ("  looking at the mailboxes …", "dim"))
+        return text.OPENING
+    pieces: list[Piece] = [("swarm ▸ ", "dim"), ("home", "strong")]
     home = shown.home
     count = sum(1 for _ in entries(shown))
     here = sum(job.state in RUNNING_JOB for job in home.jobs)

@@ -17,7 +17,7 @@ from swarm.core.errors import AdvertError
 from swarm.core.ids import is_run_id
 from swarm.core.lines import UNREADABLE
 from swarm.core.manifest import FORMAT
-from swarm.core.sentences import plain
+from swarm.core.plaintext import plain
 from swarm.core.trust import TAG_DIGITS, SwarmKey
 
 PEER_SERVICE = "_swarm-peer._tcp.local."

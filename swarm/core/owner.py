@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from swarm.core.sentences import plain
+from swarm.core.plaintext import plain
 
 IDLE_S = 180.0  # without a key or a mouse move, after which nobody is taken to be there
 DAY_MIN = 24 * 60

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+import inspect
+from collections.abc import AsyncGenerator, Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
 import textual._wait
 import textual.screen
 from textual.message import Message
+from textual.pilot import Pilot
 
 from swarm import api
 from swarm.core.adverts import PeerAdvert, RunAdvert
@@ -57,6 +61,25 @@ from tui.transitions import Note
 # the time that these tests took. Both are quicker here; the messages under way are waited for as before.
 textual._wait.SLEEP_GRANULARITY, textual._wait.SLEEP_IDLE = 1 / 250, 1 / 1000
 textual.screen.UPDATE_PERIOD = 1 / 500  # type: ignore[misc]
+
+run_from_the_start = SwarmApp.run_test
+
+
+async def home_is_there(pilot: Pilot[Any]) -> None:
+    """Before it, the app shows one line for as long as Home is loaded."""
+    while len(pilot.app.screen_stack) < 2 or not pilot.app.screen.children:
+        await pilot.pause()
+    await pilot.pause()
+
+
+@contextlib.asynccontextmanager
+async def _with_home(app: SwarmApp, **arguments: Any) -> AsyncGenerator[Pilot[None], None]:
+    async with run_from_the_start(app, **arguments) as pilot:
+        await home_is_there(pilot)
+        yield pilot
+
+
+SwarmApp.run_test = _with_home  # type: ignore[method-assign]
 
 SHARE = "/mnt/share/swarm"
 AT = RunAt(SHARE, "k4m7q2xw")
@@ -594,6 +617,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         repeats = any(word in item.name for word in _REPEATED) and not item.name.startswith(("test_run[", "test_look[run-"))
         if picture and repeats:
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture
+def snap_compare(snap_compare: Callable[..., bool]) -> Callable[..., bool]:
+    """As pytest-textual-snapshot has it, once Home is there."""
+
+    def compare(app: SwarmApp, *, run_before: Callable[[Pilot[Any]], Any] | None = None, **arguments: Any) -> bool:
+        async def before(pilot: Pilot[Any]) -> None:
+            await home_is_there(pilot)
+            if run_before is not None and inspect.isawaitable(found := run_before(pilot)):
+                await found
+
+        return snap_compare(app, run_before=before, **arguments)
+
+    return compare
 
 
 @pytest.fixture

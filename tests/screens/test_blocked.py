@@ -22,7 +22,7 @@ from tui.feed import Feed
 from tui.screens.dialogs import Page
 from tui.screens.home import HomeScreen
 from tui.screens.join import JoinScreen
-from tui.screens.lists import LiveScreen
+from tui.screens.live import LiveScreen
 from tui.screens.network import NetworkScreen
 from tui.screens.new import NewScreen
 from tui.screens.run import RunScreen

@@ -15,7 +15,7 @@ from tui.commands import KEYS, TOGETHER, Key, Place, bindings, key_names
 from tui.screens.dialogs import Page
 from tui.screens.home import HomeScreen
 from tui.screens.join import JoinScreen
-from tui.screens.lists import LiveScreen
+from tui.screens.live import LiveScreen
 from tui.screens.run import RunScreen
 from tui.widgets.keybar import KeyBar
 

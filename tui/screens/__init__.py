@@ -1,4 +1,4 @@
-"""The screens. Each is loaded when it is first asked for: Home is painted before the others are needed."""
+"""The screens. Each is loaded when it is first asked for: the terminal shows something before any is needed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tui.screens.compare import CompareScreen as CompareScreen
+    from tui.screens.home import HomeScreen as HomeScreen
     from tui.screens.join import JoinScreen as JoinScreen
     from tui.screens.log import LogScreen as LogScreen
     from tui.screens.network import NetworkScreen as NetworkScreen
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 _PLACES = {
     "CompareScreen": "compare",
+    "HomeScreen": "home",
     "JoinScreen": "join",
     "LogScreen": "log",
     "NetworkScreen": "network",

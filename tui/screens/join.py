@@ -10,7 +10,7 @@ from textual.reactive import reactive
 from tui import questions, view_join
 from tui.commands import Place, bindings
 from tui.messages import RunAt
-from tui.screens.lists import LiveScreen
+from tui.screens.live import LiveScreen
 from tui.widgets.keybar import KeyBar
 from tui.widgets.toned import Lines, Words
 

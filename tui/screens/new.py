@@ -17,7 +17,7 @@ from tui.asked import Question
 from tui.background import in_thread
 from tui.commands import Place, bindings
 from tui.messages import RunAt
-from tui.screens.lists import LiveScreen
+from tui.screens.live import LiveScreen
 from tui.view_new import Draft
 from tui.widgets.form import Form
 from tui.widgets.keybar import KeyBar

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from textual.app import ComposeResult
 
 from tui.commands import pressed
-from tui.screens.lists import LiveScreen
+from tui.screens.live import LiveScreen
 from tui.widgets.keybar import KeyBar
 from tui.widgets.toned import Lines, Words, folded
 

@@ -18,7 +18,7 @@ from tui.asked import Question
 from tui.commands import Place, bindings
 from tui.messages import RunAt
 from tui.screens.dialogs import Page
-from tui.screens.lists import LiveScreen
+from tui.screens.live import LiveScreen
 from tui.widgets.keybar import KeyBar
 from tui.widgets.toned import Words
 
