@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from swarm.core import state
+from swarm.core.buckets import masked, where_gone, where_lost
 from swarm.core.errors import (
     WAITED_OUT,
     FormatMismatch,
@@ -371,9 +372,9 @@ def _interest(run: RunState) -> tuple[int, str]:
 
 def _remedy(error: SwarmError, location: str) -> str:
     if isinstance(error, MailboxMoved):
-        return f"is the share mounted? `swarm init {location}` makes a mailbox there"
+        return where_gone(location)
     if isinstance(error, WAITED_OUT):
-        return "is the share mounted and reachable? It is tried again"
+        return where_lost(location)
     return ""
 
 
@@ -388,7 +389,7 @@ def _location(place: str) -> str:
     try:
         return settings.mailbox_location(place)
     except UsageError:
-        return place  # its view will say what is wrong with it
+        return masked(place)  # its view will say what is wrong with it
 
 
 def now_s() -> float:

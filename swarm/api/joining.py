@@ -12,6 +12,7 @@ import psutil
 from swarm import __version__
 from swarm.api.finding import ended, foreign_program
 from swarm.api.fitness import TaskCheck, check_named, check_task, passphrase_of
+from swarm.core.buckets import where_gone, where_lost, where_silent
 from swarm.core.errors import (
     FormatMismatch,
     MailboxError,
@@ -28,7 +29,7 @@ from swarm.core.finetune import FineTune
 from swarm.core.joining import PASSPHRASE, Fault, JoinFacts, join_ticks
 from swarm.core.keys import RunKeys
 from swarm.core.manifest import Manifest
-from swarm.core.mounting import Desktop, Share, Way, share_of, way, ways_in_words
+from swarm.core.mounting import Desktop, Share, Way, objects_in_words, share_of, way, ways_in_words
 from swarm.core.records import Role
 from swarm.core.sentences import plain
 from swarm.core.sightings import SeenRun, Sightings
@@ -48,7 +49,7 @@ from swarm.watch import RunWatch, known_mailboxes, now_s
 
 AGAIN_S = 30.0  # after which a share that worked is tried out again
 SOON_S = 0.5  # for which a poll waits for what may take long
-_NEEDED = ("folder", "file system", "mailbox", "writable", "exclusive creation")
+_NEEDED = ("folder", "file system", "store", "mailbox", "writable", "exclusive creation", "seen at once")
 _NETWORK = {"network", "address"}
 
 
@@ -138,7 +139,7 @@ class JoinWatch:
         how, unsure = self._way(share), "" if share is None else self._unsure()
         if how is not None and unsure and not self._of_swarm:
             how = msgspec.structs.replace(how, argv=None, asks=False)
-        words = ways_in_words(self._facts.mailbox, share, how)
+        words = objects_in_words(self._told_share, self._facts.name) or ways_in_words(self._facts.mailbox, share, how)
         self._set(mounting=(*words, unsure) if how is not None and unsure else words)
         facts = self._facts
         return Joining(
@@ -186,9 +187,14 @@ class JoinWatch:
         return key
 
     @property
-    def _share(self) -> Share | None:
+    def _told_share(self) -> str:
+        """What is told of where the mailbox is."""
         manifest, advert = self._facts.manifest, self._facts.advert
-        return share_of(manifest.share if manifest is not None else advert.share if advert is not None else "")
+        return manifest.share if manifest is not None else advert.share if advert is not None else ""
+
+    @property
+    def _share(self) -> Share | None:
+        return share_of(self._told_share)
 
     def _way(self, share: Share | None) -> Way | None:
         if share is None or self._facts.location is not None:
@@ -242,7 +248,7 @@ class JoinWatch:
             self._set(passphrase_fault=str(error))
         except MailboxError as error:
             self._set(location=location)
-            self._lost = Fault(str(error), "is the share mounted and reachable? It is tried again")
+            self._lost = Fault(str(error), where_lost(location))
         except FormatMismatch as error:
             self._set(location=location, their_format=error.theirs, run_fault=Fault(str(error)))
         except RunNotFound as error:
@@ -262,7 +268,7 @@ class JoinWatch:
             self._lost = self._unfit = None
         else:
             self._set(location=location)
-            self._lost = Fault(str(error), f"is the share mounted? `swarm init {location}` makes a mailbox there")
+            self._lost = Fault(str(error), where_gone(location))
 
     async def _read_manifest(self, location: str) -> None:
         """As it stands there, whoever signed it: what that means is a tick of its own."""
@@ -295,7 +301,7 @@ class JoinWatch:
             self._set(run_fault=Fault(state.lost or "", "swarm status tells more"))
             return
         self._set(run_fault=None)
-        self._lost = Fault(state.lost, "is the share reachable? It is tried again") if state.lost else None
+        self._lost = Fault(state.lost, f"{where_silent(self._location or '')} It is tried again") if state.lost else None
         if state.lost:
             return
         over = state.phase in ("done", "stopped")

@@ -33,6 +33,7 @@ from swarm.core.form import (
 )
 from swarm.core.joboptions import METHODS, TASKS, Method
 from swarm.core.jobs import CreateRun, Learn
+from swarm.core.mounting import told_of
 from swarm.core.options import options
 from swarm.core.request import RunRequest
 from swarm.host import remembered, settings
@@ -95,6 +96,8 @@ def create_order(request: RunRequest) -> CreateRun:
 def orders(request: RunRequest, location: str, create: CreateRun) -> list[Learn]:
     """One for each learner that this machine is to run; the first makes the run. Raises UsageError."""
     workers = request.run.workers if request.join else 1
+    if not create.share:
+        create = msgspec.structs.replace(create, share=told_of(location))
     return learn_orders(
         location, create.run, workers, create=create, join=request.join, **msgspec.structs.asdict(request.learner)
     )

@@ -18,6 +18,7 @@ import psutil
 from swarm import __version__
 from swarm.api.fitness import check_named
 from swarm.api.planning import orders
+from swarm.core.buckets import where_silent
 from swarm.core.errors import DataMissing, MailboxError, SwarmError, UsageError, WorkerFailed
 from swarm.core.estimates import Estimate, Link, Pace, Shape, Sized, alike, estimate, gradient_bytes, pace_of
 from swarm.core.finetune import FineTune
@@ -182,7 +183,7 @@ async def _measure_link(location: str) -> None:
             link: Link | str = await DaemonThreads(1).run(measure_link, location)  # of its own: one that hangs is left behind
     except TimeoutError:
         link = f"no answer within {LINK_S:.0f} s"
-    except MailboxError as error:
+    except (MailboxError, UsageError) as error:
         link = plain(str(error), 200)
     _remember(_links, location, link)
 
@@ -255,7 +256,7 @@ async def _mailbox(text: str, home: Home) -> tuple[str, str, str]:
             store = await opened(location)
             return location, await store.open(), ""
     except TimeoutError:
-        return location, "", f"{location} does not answer: is the share reachable?"
+        return location, "", f"{location} does not answer: {where_silent(location)}"
     except SwarmError as error:
         return location, "", str(error)
 

@@ -26,7 +26,7 @@ from swarm.core.ids import learner_id_from_host
 from swarm.core.joboptions import RunOptions
 from swarm.core.jobs import CreateRun, Learn
 from swarm.core.keys import RunKeys
-from swarm.core.mounting import parse_share
+from swarm.core.mounting import told_place
 from swarm.core.naming import run_id, run_name
 from swarm.core.owner import OwnerRules, parse_hours
 from swarm.core.records import Control, Role
@@ -94,7 +94,7 @@ def new_run(
         base_model=None if base_model is None else settings.absolute(base_model),
         attach=attach,
         attach_model=attach_model,
-        share="" if share is None else parse_share(share).url,
+        share="" if share is None else told_place(share),
     )
 
 
@@ -121,7 +121,7 @@ def new_finetuning(
         attach=attach,
         attach_model=algorithm.attach_model,
         adapter=None if adapter is None else settings.absolute(adapter),
-        share="" if share is None else parse_share(share).url,
+        share="" if share is None else told_place(share),
     )
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from swarm import launcher
 from swarm.api.steering import learn_order, new_run
+from swarm.core.buckets import is_objects, scheme_of
 from swarm.core.errors import MailboxError, RunNotFound, UsageError, WorkerFailed
 from swarm.core.mounts import is_share
 from swarm.core.sentences import plain
@@ -87,11 +88,12 @@ def _machine() -> Machine:
 async def look_at_folder(path: str) -> Folder:
     """Writes nothing."""
     try:
-        location = settings.absolute(path)
+        location = settings.mailbox_location(path)
     except UsageError as error:
         return Folder(path=path, ticks=(failed("folder", str(error), "give another one"),))
-    if "://" in path:
-        return Folder(path=path, ticks=(failed("folder", f"{plain(path)} is no folder", "swarm init makes such a mailbox"),))
+    if scheme_of(location) and not is_objects(location):
+        words = f"{plain(location)} is no folder"
+        return Folder(path=path, ticks=(failed("folder", words, "mount the share, and give its folder"),))
     ticks, is_mailbox = await look(location, timeout_s=CHECK_S)
     return Folder(path=location, ticks=tuple(ticks), is_mailbox=is_mailbox)
 
@@ -100,7 +102,7 @@ async def set_up(*, name: str, folder: str, signed: bool, train: bool) -> Begun:
     """Call this machine `name`, make `folder` a mailbox and remember it, make a passphrase if it is to be `signed` and there is
     none, and, to `train`, start a small run here, in a worker that goes on without us: returns once that is made. Raises
     SwarmError; what was done until then stays."""
-    location, threads = settings.absolute(folder), DaemonThreads(1)
+    location, threads = settings.mailbox_location(folder), DaemonThreads(1)
     looked = await look_at_folder(folder)
     if looked.fault is not None:
         raise UsageError(f"{looked.fault.detail}: {looked.fault.remedy}")

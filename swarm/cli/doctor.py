@@ -11,7 +11,7 @@ from swarm.cli.common import json_option, mailbox_option, put, say, wait_for
 from swarm.core.errors import UsageError
 from swarm.core.sentences import counted, plain
 from swarm.core.ticks import VERDICT, Tick, wrong
-from swarm.host.settings import absolute
+from swarm.host.settings import mailbox_location
 
 _MARKS = {"ok": "ok", "warning": "warning", "failed": "FAILED", "checking": "?"}
 
@@ -30,7 +30,7 @@ def doctor(mailbox: str | None, report: bool, as_json: bool) -> int:
     """
     if report and as_json:
         raise UsageError("--report is a page of text, and --json one object a line: one of them")
-    locations = None if mailbox is None else (mailbox if "://" in mailbox else absolute(mailbox),)
+    locations = None if mailbox is None else (mailbox_location(mailbox),)
     if sys.stderr.isatty():
         say("looking at this machine, its network and the mailbox …")
     told = _Told(quiet=report or as_json)

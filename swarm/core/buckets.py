@@ -6,6 +6,7 @@ Such a URL is shown, recorded and told to other machines. So no secret may stand
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
@@ -21,6 +22,8 @@ _COMPONENT = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,119}")
 _REGION = re.compile(r"[A-Za-z0-9-]{1,64}")
 _HOST = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
 _SECRET = re.compile(r"key|secret|token|pass|sign|credential|user", re.IGNORECASE)
+_SHOWN_OPTION = re.compile(r"(?i)([?&])(?!(?:endpoint|region)=)([^=&#]*)=[^&#]*")
+_ANY_USER = re.compile(r"(?i)((?://|%2f%2f|=))[^/?&#]*(?:@|%40)")
 MAX_CHARACTERS = 2000
 
 
@@ -56,6 +59,32 @@ def is_objects(location: str) -> bool:
 def canonical(location: str) -> str:
     """A URL of an object store as `ObjectPlace.url` writes it, anything else as it is. Raises UsageError."""
     return place_of(location).url if is_objects(location) else location
+
+
+def masked(location: str) -> str:
+    """As it may be shown: of a URL that is refused because it holds a secret, without that, and refused all the same."""
+    if not scheme_of(location):
+        return location
+    return plain(_ANY_USER.sub(r"\1…@", _SHOWN_OPTION.sub(r"\1\2=…", location)), MAX_CHARACTERS)
+
+
+def where_gone(location: str) -> str:
+    """What to do when there is no mailbox at `location`."""
+    if is_objects(location):
+        return f"`swarm init {shlex.quote(location)}` makes a mailbox there"
+    return f"is the share mounted? `swarm init {location}` makes a mailbox there"
+
+
+def where_silent(location: str) -> str:
+    """What to look at when the mailbox at `location` does not answer."""
+    return "is the store reachable?" if is_objects(location) else "is the share reachable?"
+
+
+def where_lost(location: str) -> str:
+    """What to look at when the mailbox at `location` cannot be used just now."""
+    if is_objects(location):
+        return "is the store reachable, and are the credentials right? It is tried again"
+    return "is the share mounted and reachable? It is tried again"
 
 
 def place_of(url: str) -> ObjectPlace:

@@ -18,7 +18,7 @@ from swarm.core.errors import UsageError
 from swarm.core.finetune import FineTune, finetune
 from swarm.core.ids import learner_id
 from swarm.core.joboptions import NOT_ASKED, TASKS, TURNS, LearnerOptions, Method, RunOptions, TuneOptions
-from swarm.core.mounting import parse_share
+from swarm.core.mounting import told_place
 from swarm.core.options import MAX_INT, MAX_REAL, Option, options
 from swarm.core.owner import parse_hours
 from swarm.core.plaintext import plain
@@ -55,7 +55,7 @@ _COMMON_OF_TASK = 4  # the first so many options of a task
 _WHAT = ("data", "model", "base_model", "attach", "attach_model", "resume_adapter_file")
 _NOT_HERE: dict[Method, tuple[str, ...]] = {"diloco": ("adapter_path",), "fedavg": ("adapter_path", "threads"), "mlx-lm": ()}
 
-_CHECKS: dict[str, Callable[[Any], object]] = {"share": parse_share, "hours": parse_hours, "learner_id": learner_id}
+_CHECKS: dict[str, Callable[[Any], object]] = {"share": told_place, "hours": parse_hours, "learner_id": learner_id}
 """Of single fields: they raise ValueError or UsageError."""
 _BY_DEFAULT = re.compile(r"[Bb]y default ([^;]+)")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,30}")

@@ -6,21 +6,24 @@ again from what that allows; nothing of it ever reaches a shell, and what people
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import re
 import shlex
 import unicodedata
 from collections.abc import Iterable
 from typing import Literal
-from urllib.parse import quote, unquote_to_bytes
+from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 import msgspec
 
+from swarm.core.buckets import canonical, is_objects, place_of
 from swarm.core.errors import UsageError
 from swarm.core.sentences import plain
 
 Scheme = Literal["smb", "nfs", "afp"]
 MAX_URL_BYTES = 240  # as much as an advert holds
+MAX_TOLD = 200  # characters that a manifest holds
 MAX_DEPTH = 8  # components of its path
 
 _URL = re.compile(
@@ -92,6 +95,42 @@ def parse_share(text: str) -> Share:
             "none of which begins with a dot or a dash"
         )
     return Share(scheme=scheme, host=host, path=path, port=None if port is None else int(port))  # type: ignore[arg-type]
+
+
+def told_place(text: str) -> str:
+    """A share's URL, or that of a mailbox in an object store, as it is told to other machines. Raises UsageError."""
+    if not is_objects(text):
+        return parse_share(text).url
+    url = canonical(text)
+    if len(url) > MAX_TOLD:
+        raise UsageError(f"{plain(text, 80)}: what is told to other machines has at most {MAX_TOLD} characters")
+    return url
+
+
+def told_of(location: str) -> str:
+    """What other machines are told of a mailbox at `location` unless somebody says otherwise: the URL of an object store, if it
+    means the same to them; '' for a folder, which is mounted elsewhere on each."""
+    if not is_objects(location) or len(location) > MAX_TOLD:
+        return ""
+    host = urlsplit(place_of(location).endpoint).hostname or ""
+    with contextlib.suppress(ValueError):
+        if ipaddress.ip_address(host).is_loopback:
+            return ""
+    return "" if host == "localhost" else location
+
+
+def objects_in_words(told: str, run: str) -> tuple[str, ...]:
+    """What to do so that a run is joined whose mailbox is in an object store; nothing if that is not what is told."""
+    try:
+        if not is_objects(told):
+            return ()
+        url = canonical(told)
+    except UsageError:
+        return ()
+    return (
+        "its mailbox is in an object store; with credentials for that in the environment, and only if you know who runs it:",
+        f"  {shlex.join(('swarm', 'join', run, '--mailbox', url))}",
+    )
 
 
 def share_of(text: str) -> Share | None:

@@ -12,9 +12,11 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from swarm.core.buckets import is_objects, place_of, scheme_of
 from swarm.core.errors import SwarmError
 from swarm.core.mounting import Desktop, Way
 from swarm.core.mounts import is_share
@@ -80,9 +82,8 @@ class Finder:
         self._homes = DaemonThreads(1)
 
     async def find(self, mailbox: str, known: Iterable[str] = (), *, below: str = "") -> Found:
-        """The folder of the mailbox with id `mailbox`: first among the folders `known`, then among what is mounted, at the top
-        of each mount, one folder below, and in its folder `below`, if that is told ('a/b')."""
-        wanted: dict[str, bool] = {absolute(place): False for place in known if "://" not in place}
+        """Where the mailbox with id `mailbox` is: first among the folders and object stores `known`, then among what is mounted, at the top of each mount, one folder below, and in its folder `below`, if that is told ('a/b')."""
+        wanted = {place if is_objects(place) else absolute(place): False for place in known if _looked_into(place)}
         for point in await self._points():
             wanted.setdefault(point, True)
             if below:
@@ -135,6 +136,10 @@ class Finder:
         return found
 
 
+def _looked_into(place: str) -> bool:
+    return is_objects(place) or not scheme_of(place)
+
+
 def mailboxes_in(path: str, *, deep: bool) -> dict[str, str]:
     """Mailboxes at `path` and, if `deep`, in the folders there: location by id. Blocks as long as the share does."""
     found: dict[str, str] = {}
@@ -165,6 +170,10 @@ def _folders(path: str) -> list[str]:
 def _id_at(path: str) -> str | None:
     """The id of the mailbox there; None if there is none, or none that this version reads."""
     try:
+        if is_objects(path):
+            from swarm.mailbox.objects_files import ObjectFiles
+
+            return ObjectFiles(place_of(path), now=time.monotonic).marker()
         return FolderReader(path, pauses_s=()).open()
     except (SwarmError, OSError):
         return None

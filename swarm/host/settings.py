@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from swarm.core.buckets import canonical, scheme_of
 from swarm.core.errors import UsageError
 from swarm.core.options import about
 from swarm.core.owner import parse_hours
@@ -31,7 +32,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Of one machine. Defaults, ranges and help stand here once; file, form and README table derive from them."""
 
     name: Annotated[str, Meta(max_length=64, description="what this machine is called; by default the host's name")] = ""
-    mailboxes: Annotated[tuple[str, ...], Meta(description="folders that hold mailboxes, the last used one first")] = ()
+    mailboxes: Annotated[tuple[str, ...], Meta(description="mailboxes: folders or s3:// URLs, the last used one first")] = ()
     theme: Annotated[str, Meta(max_length=64, description="colours of the screen, as the palette's `theme` lists them")] = ""
     ascii: Annotated[bool, Meta(description="plain ASCII on the screen")] = False
     interval_s: Annotated[float, Meta(ge=0.5, le=10, description="seconds between two paintings of what is shown")] = 1.0
@@ -217,7 +218,7 @@ def mailbox_location(given: str | None) -> str:
     location = given or os.environ.get("SWARM_MAILBOX") or next(iter(load()[0].mailboxes), None)
     if not location:
         raise UsageError("which mailbox? --mailbox DIR, SWARM_MAILBOX, or `swarm init DIR` to make one and remember it")
-    return location if "://" in location else absolute(location)
+    return canonical(location) if scheme_of(location) else absolute(location)
 
 
 def absolute(path: str) -> str:

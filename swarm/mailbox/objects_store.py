@@ -4,9 +4,11 @@ mapped. obstore comes with the extra `s3`, and is imported when the first mailbo
 
 from __future__ import annotations
 
+import atexit
 import configparser
 import os
 import re
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +31,7 @@ from swarm.core.plaintext import plain
 CONNECT_S = 5.0
 SMALL_S = 20.0  # for an answer to all but transfers of a part of a payload
 PART_S = 180.0  # for one of those: PART_BYTES, three at once, over a line of 1 Mbit/s
+EXIT_S = 1.0  # that the end of the process waits for calls under way
 RETRIES, RETRY_S = 3, 10.0  # on the spot, of what is often over within a second; the rest is the caller's to retry
 
 _ELSEWHERE = (  # where obstore finds credentials by itself
@@ -157,10 +160,47 @@ def _from_file(environ: Mapping[str, str]) -> Credentials | None:
         raise UsageError(f"{path} cannot be read: {kind}") from None
 
 
+class _Inside:
+    """How many threads are in obstore's calls.
+
+    A thread that comes back from one while the interpreter is being taken down is ended in the middle of foreign code, which
+    aborts the process. So at exit those that are about to come back are waited for, and no other call begins. One that hangs
+    is not waited for: it does not come back just then.
+    """
+
+    def __init__(self) -> None:
+        self._turn = threading.Condition()
+        self._calls = 0
+        self._ending = self._watched = False
+
+    def enter(self) -> None:
+        with self._turn:
+            if not self._watched:
+                self._watched = True
+                atexit.register(self._end)
+            while self._ending:
+                self._turn.wait()
+            self._calls += 1
+
+    def leave(self) -> None:
+        with self._turn:
+            self._calls -= 1
+            self._turn.notify_all()
+
+    def _end(self) -> None:
+        with self._turn:
+            self._ending = True
+            self._turn.wait_for(lambda: not self._calls, EXIT_S)
+
+
+_inside = _Inside()
+
+
 @contextmanager
 def foreign(location: str, *, writing: bool = False) -> Iterator[None]:
     """No error of obstore gets out of this block, only its meaning; but that an object is there already, or is not, which are
     FileExistsError and FileNotFoundError."""
+    _inside.enter()
     try:
         yield
     except MailboxError:
@@ -173,6 +213,8 @@ def foreign(location: str, *, writing: bool = False) -> Iterator[None]:
         if isinstance(error, (FileNotFoundError, OSError)) or type(error).__module__.startswith("obstore"):
             raise mapped(error, location, writing=writing) from error
         raise
+    finally:
+        _inside.leave()
 
 
 def mapped(error: Exception, location: str, *, writing: bool = False) -> MailboxError:

@@ -22,7 +22,6 @@ from xml.etree import ElementTree
 from swarm.core.buckets import ObjectPlace
 from swarm.mailbox.objects_put import TMP
 from swarm.mailbox.objects_store import SMALL_S, Credentials, Stores
-from swarm.mailbox.threads import DaemonThreads
 
 _OURS = re.compile(r"[0-9a-f]{32}")
 _MOST_BYTES = 4 << 20  # of an answer
@@ -35,24 +34,15 @@ class ObjectSweeper:
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], tuple[float, str]] = {}  # (key, upload or '') → since when, and what it is like
 
-    async def sweep(
-        self,
-        stores: Stores,
-        place: ObjectPlace,
-        older_than_s: float,
-        *,
-        now_s: float,
-        staging: Collection[str],
-        threads: DaemonThreads,
-    ) -> int:
+    def sweep(self, stores: Stores, place: ObjectPlace, older_than_s: float, *, now_s: float, staging: Collection[str]) -> int:
         """Remove what has been the same for `older_than_s`; how many. Raises what obstore raises."""
         lying: dict[tuple[str, str], str] = {}
-        async for page in stores.obstore.list(stores.small, f"{TMP}/", chunk_size=1000):
+        for page in stores.obstore.list(stores.small, f"{TMP}/", chunk_size=1000):
             for each in page:
                 lying[each["path"], ""] = f"{each['size']} {each['e_tag']} {each['last_modified']}"
         uploads = None if stores.credentials is None else _Uploads(stores, place, stores.credentials)
         if uploads is not None:
-            lying |= await threads.run(uploads.found)
+            lying |= uploads.found()
         seen = {}
         for what, like in lying.items():
             if what[0] not in staging and _OURS.fullmatch(what[0].removeprefix(f"{TMP}/")):
@@ -64,8 +54,8 @@ class ObjectSweeper:
                 continue
             if not upload:
                 with suppress(FileNotFoundError):
-                    await stores.obstore.delete_async(stores.small, key)
-            elif uploads is None or not await threads.run(uploads.abort, key, upload):
+                    stores.obstore.delete(stores.small, key)
+            elif uploads is None or not uploads.abort(key, upload):
                 continue
             removed += 1
             del seen[key, upload]
@@ -74,7 +64,7 @@ class ObjectSweeper:
 
 
 class _Uploads:
-    """Blocking. Not every user may list uploads, and not every store can: then there are none to be seen."""
+    """Not every user may list uploads, and not every store can: then there are none to be seen."""
 
     def __init__(self, stores: Stores, place: ObjectPlace, credentials: Credentials) -> None:
         endpoint = stores.endpoint or f"https://s3.{stores.region}.amazonaws.com"

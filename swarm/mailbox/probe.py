@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
 
+from swarm.core.buckets import is_objects
 from swarm.core.errors import MailboxFull, MailboxReadOnly, SwarmError
 from swarm.core.mounts import REFUSED, TOPIC, Mount, innermost, mount_ticks
 from swarm.core.sentences import amount, plain
@@ -71,6 +72,10 @@ async def probe(
     `timeout_s`: of one check. `total_s`: after which no other one begins. `mounts`: None: this system's, the later ones over
     the earlier ones.
     """
+    if is_objects(str(location)):
+        from swarm.mailbox.objects_probe import probe_objects
+
+        return await probe_objects(str(location), timeout_s=timeout_s, total_s=total_s, now=now, threads=threads)
     root = absolute(location)
     checks = first_checks(root, now=now, mounts=mounts)
     return await looked_at(checks, where=root, timeout_s=timeout_s, total_s=total_s, threads=threads or DaemonThreads())
@@ -159,6 +164,10 @@ async def look(
 ) -> tuple[list[Tick], bool]:
     """Whether a folder, which need not exist yet, would do as a mailbox, as far as it shows without writing anything: what was
     found, and whether it is one already. Arguments as of `probe`."""
+    if is_objects(str(location)):
+        from swarm.mailbox.objects_probe import look_at_objects
+
+        return await look_at_objects(str(location), timeout_s=timeout_s, threads=threads)
     root = absolute(location)
     try:
         return await asyncio.wait_for((threads or DaemonThreads()).run(_look, root, mounts or this_systems), timeout_s)

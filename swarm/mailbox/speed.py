@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from uuid import uuid4
 
+from swarm.core.buckets import is_objects
 from swarm.core.errors import MailboxUnavailable
 from swarm.core.estimates import Link
 from swarm.mailbox import disk
@@ -25,7 +26,12 @@ ROOM_BYTES = 1 << 30  # below which nothing is tried
 
 def measure(location: str, *, limit_s: float = LIMIT_S, now: Callable[[], float] = time.monotonic) -> Link:
     """Blocks for about `limit_s` where the share answers. Leaves nothing behind; a sweep of the mailbox takes what a killed
-    process leaves. Raises MailboxUnavailable if it cannot be tried."""
+    process leaves. Raises MailboxUnavailable if it cannot be tried; of an object store, whatever error of ours that gives."""
+    if is_objects(location):
+        from swarm.mailbox.objects_probe import speed
+
+        written, read = speed(location, limit_s=limit_s, now=now)
+        return Link(write_bytes_per_s=written, read_bytes_per_s=read)
     root = absolute(location)
     path = f"{root}/{TMP}/{uuid4().hex}"
     try:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from swarm.core.buckets import where_silent
 from swarm.core.errors import MailboxUnavailable
 from swarm.mailbox.contract import Mailbox
 
@@ -20,7 +21,8 @@ async def in_time(mailbox: Mailbox, work: Coroutine[Any, Any, T]) -> T:
     try:
         while not (await asyncio.wait({task}, timeout=LOOK_S))[0]:
             if mailbox.outstanding_s() >= PATIENCE_S:
-                raise MailboxUnavailable(f"{mailbox.location} has not answered for {PATIENCE_S:.0f} s: is the share reachable?")
+                words = f"has not answered for {PATIENCE_S:.0f} s: {where_silent(mailbox.location)}"
+                raise MailboxUnavailable(f"{mailbox.location} {words}")
     finally:
         task.cancel()
     return task.result()

@@ -76,7 +76,7 @@ class Bucket:
         connection.close()
         return found
 
-    def keys(self) -> list[str]:
+    def objects(self) -> list[str]:
         """Of all objects in it."""
         return re.findall(r"<Key>(.*?)</Key>", self.ask("GET", "?list-type=2").decode())
 

@@ -483,7 +483,7 @@ async def test_lists_are_made_in_their_order(a, b):
     """What was written before what an earlier listing shows, the next one shows."""
 
     async def write() -> None:
-        for n in range(60):
+        for n in range(24):
             await put(a, f"runs/r/first/{n:02d}")
             await put(a, f"runs/r/then/{n:02d}")
 

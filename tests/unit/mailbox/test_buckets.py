@@ -175,7 +175,7 @@ def test_without_obstore_one_line_says_what_to_install(monkeypatch: pytest.Monke
 
 
 def test_requests_are_signed_as_amazon_does_it() -> None:
-    """The example of Amazon's own documentation, "Signature Calculations for the Authorization Header", GET Bucket Lifecycle."""
+    """The example of Amazon's own documentation of the header Authorization: GET Bucket Lifecycle."""
     request = signed_request(
         "GET",
         "https://examplebucket.s3.amazonaws.com",
