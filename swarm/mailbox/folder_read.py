@@ -10,7 +10,8 @@ import functools
 import os
 import stat
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
@@ -34,14 +35,15 @@ MAX_DEPTH = 16  # folders below the mailbox that a listing enters
 class FolderReader:
     """The folder at `root`, an absolute path. Safe to use from several threads.
 
-    `progressed` is called after each part of a long transfer.
+    `progressed` is called whenever the share has answered, twice per call of the system's at the least: one that is slow is
+    not one that hangs, and a record takes two dozen answers.
     """
 
     def __init__(
         self, root: str, *, progressed: Callable[[], None] = lambda: None, pauses_s: Sequence[float] = PAUSES_S
     ) -> None:
         self.root = root
-        self._progressed = progressed
+        self.progressed = progressed
         self._pauses_s = tuple(pauses_s)
         self._stop = threading.Event()
         self._names = Names()
@@ -60,7 +62,7 @@ class FolderReader:
         def whole(fd: int, size: int) -> bytes:
             if size > MAX_READ_BYTES:
                 raise MailboxCorrupt(f"{self.root}/{key}: {size} bytes, more than {MAX_READ_BYTES}")
-            return disk.read_all(fd, size)
+            return disk.read_all(fd, size, self.progressed)
 
         return self._reading(key, whole)
 
@@ -69,7 +71,7 @@ class FolderReader:
 
         def part(fd: int, size: int) -> int:
             wanted = min(len(view), max(0, size - offset))
-            disk.read_into(fd, view[:wanted], self._progressed, offset=offset)
+            disk.read_into(fd, view[:wanted], self.progressed, offset=offset)
             return wanted
 
         return self._reading(key, part)
@@ -78,8 +80,7 @@ class FolderReader:
         if prefix and not prefix.startswith((f"{RUNS}/", "mailbox/")):
             return []
         keys: set[str] = set()  # a folder that changes while it is listed can give a name twice
-        with foreign(self.root):
-            self.guard()
+        with self._looking():
             if not _some_after(prefix, after) or not self.patiently(partial(self._present, prefix.rstrip("/"))):
                 return []
             waiting = [prefix] if prefix else [f"{RUNS}/", "mailbox/"]
@@ -103,15 +104,13 @@ class FolderReader:
                 if not found:
                     raise
                 break
-            self._progressed()  # what hangs is one listing, not the sum of them
         return found
 
     def names(self, prefix: str) -> Sequence[str]:
         folder = prefix.rstrip("/")
         if folder and not prefix.startswith((f"{RUNS}/", "mailbox/")):
             return []
-        with foreign(self.root):
-            self.guard()
+        with self._looking():
             if not self.patiently(partial(self._present, folder)):
                 return []
             found = self.patiently(partial(self._scan, folder))
@@ -127,12 +126,27 @@ class FolderReader:
                 if error.errno not in ABSENT:
                     raise
                 raise MailboxAway(f"{self.root}: the mailbox is gone: is the share mounted?") from error
+            self.progressed()
             if (found.st_dev, found.st_ino, found.st_mtime_ns) != self._marker:
                 self._read_marker()
 
         if self._marker is None:
             self.open()
         self.patiently(look)
+
+    @contextmanager
+    def _looking(self) -> Iterator[None]:
+        """Around a look at the mailbox: what it found, or missed, counts only if this was the mailbox to the end. An unmounted
+        share has nothing, and that would pass for an answer."""
+        with foreign(self.root):
+            if self._marker is None:
+                self.open()
+            try:
+                yield
+            except MailboxError:
+                self.guard()
+                raise
+            self.guard()
 
     def path(self, relative: str) -> str:
         return f"{self.root}/{relative}" if relative else self.root
@@ -155,7 +169,7 @@ class FolderReader:
             raise MailboxAway(f"{self.root}: no mailbox there: is the share mounted?")
         try:
             found = os.fstat(fd)
-            data = disk.read_all(fd, found.st_size)
+            data = disk.read_all(fd, found.st_size, self.progressed)
         finally:
             os.close(fd)
         marker = decode_needed(data, Marker, where=f"{self.root}/{MARKER}")
@@ -178,8 +192,7 @@ class FolderReader:
             finally:
                 os.close(fd)
 
-        with foreign(self.root):
-            self.guard()
+        with self._looking():
             return self.patiently(attempt)
 
     def _open(self, key: str) -> int | None:
@@ -188,10 +201,13 @@ class FolderReader:
             if not self._present(key):
                 return None
             try:
-                return os.open(self.path(key), disk.READ)
+                fd = os.open(self.path(key), disk.READ)
             except OSError as error:
                 if error.errno not in ABSENT:
                     raise
+            else:
+                self.progressed()
+                return fd
             # Deleted since it was listed, or an NFS client that remembers the time before: list again.
             self._names.forget_above(key)
             self._stop.wait(pause_s)
@@ -233,6 +249,7 @@ class FolderReader:
                     raise MailboxAway(f"{self.root}: no folder {RUNS}/ there: is the share mounted?") from error
             else:
                 self._names.listed(folder, names, whole=not first)
+                self.progressed()
                 return names
         self._names.forget_above(f"{folder}/")
         return {}

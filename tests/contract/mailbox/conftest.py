@@ -7,7 +7,8 @@ run with its handles taking turns between them.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from itertools import cycle
 from pathlib import Path
 from uuid import uuid4
@@ -15,10 +16,12 @@ from uuid import uuid4
 import pytest
 
 from swarm.core.trust import SwarmKey
+from swarm.mailbox import folder_read, folder_write
 from swarm.mailbox.contract import Mailbox
 from swarm.mailbox.folder import FolderMailbox
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
 from swarm.mailbox.signed import SignedMailbox
+from tests.contract.mailbox.system import Faults
 
 SHARES = [Path(p) for p in os.environ.get("SWARM_TEST_SHARES", "").split(":") if p]
 KEY = SwarmKey(bytes(range(32)))
@@ -72,3 +75,18 @@ async def b(store: Store, a: Mailbox) -> Mailbox:
     mailbox = store.machine()
     await mailbox.open()
     return mailbox
+
+
+@pytest.fixture
+def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
+    faults = Faults()
+    for module in (folder_read, folder_write, folder_write.disk):
+        monkeypatch.setattr(module, "os", faults)
+    return faults
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    # A memory file system where there is one: these tests make a mailbox per operation.
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
+        yield Path(folder)
