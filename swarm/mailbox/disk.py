@@ -12,10 +12,9 @@ from swarm.mailbox.contract import Buffer
 if sys.platform == "darwin":
     import fcntl
 
-NO_FOLDER_SYNC = frozenset(
-    {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EBADF, errno.EACCES, errno.EPERM, errno.ENOSYS}
-)
-"""What a file system says that cannot sync a folder. It has nothing better to offer: go on."""
+NO_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
+"""What a file system says that cannot sync. It has nothing better to offer: go on. Any other error says that it could not."""
+NO_FOLDER_SYNC = NO_SYNC | {errno.EBADF, errno.EACCES, errno.EPERM}
 
 CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -47,11 +46,12 @@ def write_all(fd: int, buffer: Buffer) -> int:
     return done
 
 
-def read_all(fd: int, size: int) -> bytes:
+def read_all(fd: int, size: int, progressed: Callable[[], None]) -> bytes:
     """The file's `size` bytes. Raises OSError (ESTALE) if it is shorter or longer: not what was opened."""
     parts = []
     while part := os.read(fd, CHUNK_BYTES):
         parts.append(part)
+        progressed()
     if sum(map(len, parts)) != size:
         raise OSError(errno.ESTALE, f"{sum(map(len, parts))} bytes read of {size}")
     return b"".join(parts)
@@ -79,7 +79,11 @@ def sync(fd: int) -> None:
             pass  # most shares cannot: fsync is what there is
         else:
             return
-    os.fsync(fd)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in NO_SYNC:
+            raise
 
 
 def sync_folder(path: str) -> None:

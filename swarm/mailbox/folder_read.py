@@ -11,8 +11,8 @@ import os
 import re
 import stat
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TypeVar
 
@@ -38,14 +38,15 @@ MAX_DEPTH = 16  # folders below the mailbox that a listing enters
 class FolderReader:
     """The folder at `root`, an absolute path. Safe to use from several threads.
 
-    `progressed` is called after each part of a long transfer.
+    `progressed` is called whenever the share has answered, twice per call of the system's at the least: one that is slow is
+    not one that hangs, and a record takes two dozen answers.
     """
 
     def __init__(
         self, root: str, *, progressed: Callable[[], None] = lambda: None, pauses_s: Sequence[float] = PAUSES_S
     ) -> None:
         self.root = root
-        self._progressed = progressed
+        self.progressed = progressed
         self._pauses_s = tuple(pauses_s)
         self._stop = threading.Event()
         self._names = Names()
@@ -64,7 +65,7 @@ class FolderReader:
         def whole(fd: int, size: int) -> bytes:
             if size > MAX_READ_BYTES:
                 raise MailboxCorrupt(f"{self.root}/{key}: {size} bytes, more than {MAX_READ_BYTES}")
-            return disk.read_all(fd, size)
+            return disk.read_all(fd, size, self.progressed)
 
         return self._reading(key, whole)
 
@@ -73,7 +74,7 @@ class FolderReader:
 
         def part(fd: int, size: int) -> int:
             wanted = min(len(view), max(0, size - offset))
-            disk.read_into(fd, view[:wanted], self._progressed, offset=offset)
+            disk.read_into(fd, view[:wanted], self.progressed, offset=offset)
             return wanted
 
         return self._reading(key, part)
@@ -82,8 +83,7 @@ class FolderReader:
         if prefix and not prefix.startswith((f"{RUNS}/", "mailbox/")):
             return []
         keys: set[str] = set()  # a folder that changes while it is listed can give a name twice
-        with foreign(self.root):
-            self.guard()
+        with self._looking():
             if not _some_after(prefix, after) or not self.patiently(partial(self._present, prefix.rstrip("/"))):
                 return []
             waiting = [prefix] if prefix else [f"{RUNS}/", "mailbox/"]
@@ -107,15 +107,13 @@ class FolderReader:
                 if not found:
                     raise
                 break
-            self._progressed()  # what hangs is one listing, not the sum of them
         return found
 
     def names(self, prefix: str) -> Sequence[str]:
         folder = prefix.rstrip("/")
         if folder and not prefix.startswith((f"{RUNS}/", "mailbox/")):
             return []
-        with foreign(self.root):
-            self.guard()
+        with self._looking():
             if not self.patiently(partial(self._present, folder)):
                 return []
             found = self.patiently(partial(self._scan, folder))
@@ -166,12 +164,27 @@ class FolderReader:
                 if error.errno not in ABSENT:
                     raise
                 raise MailboxAway(f"{self.root}: the mailbox is gone: is the share mounted?") from error
+            self.progressed()
             if (found.st_dev, found.st_ino, found.st_mtime_ns) != self._marker:
                 self._read_marker()
 
         if self._marker is None:
             self.open()
         self.patiently(look)
+
+    @contextmanager
+    def _looking(self) -> Iterator[None]:
+        """Around a look at the mailbox: what it found, or missed, counts only if this was the mailbox to the end. An unmounted
+        share has nothing, and that would pass for an answer."""
+        with foreign(self.root):
+            if self._marker is None:
+                self.open()
+            try:
+                yield
+            except MailboxError:
+                self.guard()
+                raise
+            self.guard()
 
     def path(self, relative: str) -> str:
         return f"{self.root}/{relative}" if relative else self.root
@@ -194,7 +207,7 @@ class FolderReader:
             raise MailboxAway(f"{self.root}: no mailbox there: is the share mounted?")
         try:
             found = os.fstat(fd)
-            data = disk.read_all(fd, found.st_size)
+            data = disk.read_all(fd, found.st_size, self.progressed)
         finally:
             os.close(fd)
         marker = decode_needed(data, Marker, where=f"{self.root}/{MARKER}")
@@ -217,8 +230,7 @@ class FolderReader:
             finally:
                 os.close(fd)
 
-        with foreign(self.root):
-            self.guard()
+        with self._looking():
             return self.patiently(attempt)
 
     def _open(self, key: str) -> int | None:
@@ -227,10 +239,13 @@ class FolderReader:
             if not self._present(key):
                 return None
             try:
-                return os.open(self.path(key), disk.READ)
+                fd = os.open(self.path(key), disk.READ)
             except OSError as error:
                 if error.errno not in ABSENT:
                     raise
+            else:
+                self.progressed()
+                return fd
             # Deleted since it was listed, or an NFS client that remembers the time before: list again.
             self._names.forget_above(key)
             self._stop.wait(pause_s)
@@ -272,6 +287,7 @@ class FolderReader:
                     raise MailboxAway(f"{self.root}: no folder {RUNS}/ there: is the share mounted?") from error
             else:
                 self._names.listed(folder, names, whole=not first)
+                self.progressed()
                 return names
         self._names.forget_above(f"{folder}/")
         return {}

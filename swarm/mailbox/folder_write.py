@@ -19,6 +19,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from typing import TypeVar
 from uuid import uuid4
 
 from swarm.core.errors import MailboxAway, MailboxCorrupt, MailboxReadOnly
@@ -28,16 +29,23 @@ from swarm.mailbox.contract import Buffer, KeyOf, check_put_key
 from swarm.mailbox.errnos import ABSENT, foreign
 from swarm.mailbox.folder_read import PAUSES_S, RUNS, TMP, TRASH, FolderReader
 
+T = TypeVar("T")
 MAX_MADE = 512
+NAMES_TRIED = 3  # in tmp/: that one is taken never happens by chance
 
 
 class Staged:
     """Something in tmp/ on its way to its key."""
 
     def __init__(self, root: str) -> None:
-        self.name = uuid4().hex
-        self.path = f"{root}/{TMP}/{self.name}"
+        self._root = root
         self.moved = False
+        self.rename()
+
+    def rename(self) -> None:
+        """Before it is made."""
+        self.name = uuid4().hex
+        self.path = f"{self._root}/{TMP}/{self.name}"
 
     def move(self, to: str) -> None:
         os.rename(self.path, to)
@@ -52,6 +60,7 @@ class FolderFiles(FolderReader):
     ) -> None:
         super().__init__(root, progressed=progressed, pauses_s=pauses_s)
         self._made: set[str] = set()  # folders known to exist, so that a write does not make them again
+        self._unsynced: set[str] = set()  # folders that are being made, or were, without it being certain that they last
         self.staging: set[str] = set()  # names in tmp/ that this process is writing
 
     def create(self, key: str, record: bytes) -> bool:
@@ -60,11 +69,12 @@ class FolderFiles(FolderReader):
             self.guard()
             with self._staged() as staged:
                 self.stage_record(staged, record)
+                self.guard()  # another share may have been mounted since: it is where this was staged
                 won = self.patiently(partial(self._publish_record, staged, folder, record))
             self._names.written(folder)
             self._names.written(key)
             if won:
-                _sync_folder(self.path(os.path.dirname(folder)))
+                self._sync_folder(os.path.dirname(folder))
         return won
 
     def put(self, key: KeyOf, source: Iterable[Buffer]) -> str:
@@ -74,9 +84,10 @@ class FolderFiles(FolderReader):
             size = self._stage_object(staged, source)
             name = check_put_key(key() if callable(key) else key)
             with foreign(self.root):
+                self.guard()  # as in create
                 self.patiently(partial(self._publish_object, staged, name, size))
                 self._names.written(name)
-                _sync_folder(self.path(os.path.dirname(name)))
+                self._sync_folder(os.path.dirname(name))
         return name
 
     def delete(self, keys: Sequence[str]) -> None:
@@ -90,6 +101,7 @@ class FolderFiles(FolderReader):
                     folder = os.path.dirname(folder)
                 self._names.forget(folder)
                 parents.add(folder)
+            self.guard()  # else what is not there now would pass for deleted
         for folder in sorted(parents, reverse=True):
             self._prune(folder)
 
@@ -106,33 +118,53 @@ class FolderFiles(FolderReader):
             self.staging.discard(staged.name)
 
     def stage_record(self, staged: Staged, record: bytes) -> None:
-        with self._first_write():
-            os.mkdir(staged.path)
+        self._stage(staged, os.mkdir)
         self._open_up(staged.path)
         fd = os.open(f"{staged.path}/{RECORD}", disk.CREATE, 0o666)
+        self.progressed()
         try:
             disk.write_all(fd, record)
             disk.sync(fd)
         finally:
             os.close(fd)
+        self.progressed()
         disk.sync_folder(staged.path)
+        self.progressed()
 
     def _stage_object(self, staged: Staged, source: Iterable[Buffer]) -> int:
         """The object's size in bytes."""
-        with foreign(self.root), self._first_write():
-            fd = os.open(staged.path, disk.CREATE, 0o666)
+        with foreign(self.root):
+            fd = self._stage(staged, lambda path: os.open(path, disk.CREATE, 0o666))
         size = 0
         try:
             for chunk in source:  # outside of `foreign`: the source's own errors are not the mailbox's
                 with foreign(self.root):
                     size += disk.write_all(fd, chunk)
-                self._progressed()
+                self.progressed()
             with foreign(self.root):
                 disk.sync(fd)
+            self.progressed()
         finally:
             with foreign(self.root):
                 os.close(fd)  # can be the first to say that the disk is full
         return size
+
+    def _stage(self, staged: Staged, make: Callable[[str], T]) -> T:
+        """What `make` gives, which makes the path that it is given; under a name that nobody has."""
+        for _ in range(NAMES_TRIED):
+            try:
+                with self._first_write():
+                    made = make(staged.path)
+            except FileExistsError as error:
+                taken = error
+            else:
+                self.progressed()
+                return made
+            # Somebody else's, which is not to be taken back with this one's; or made by a request that arrived twice.
+            self.staging.discard(staged.name)
+            staged.rename()
+            self.staging.add(staged.name)
+        raise taken
 
     @contextmanager
     def _first_write(self) -> Iterator[None]:
@@ -150,7 +182,9 @@ class FolderFiles(FolderReader):
         try:
             self._make_folders(os.path.dirname(folder))
             staged.move(self.path(folder))
+            self.progressed()
         except OSError as error:
+            self.progressed()
             self._lost_folder(error)
             found = self._look(f"{folder}/{RECORD}")
             if found is not None and found != record:
@@ -172,8 +206,9 @@ class FolderFiles(FolderReader):
             if error.errno in ABSENT:
                 return None
             raise
+        self.progressed()
         try:
-            return disk.read_all(fd, os.fstat(fd).st_size)
+            return disk.read_all(fd, os.fstat(fd).st_size, self.progressed)
         finally:
             os.close(fd)
 
@@ -184,7 +219,9 @@ class FolderFiles(FolderReader):
         try:
             self._make_folders(os.path.dirname(key))
             staged.move(self.path(key))
+            self.progressed()
         except OSError as error:
+            self.progressed()
             self._lost_folder(error)
             if self._size(key) != size:
                 raise
@@ -197,8 +234,10 @@ class FolderFiles(FolderReader):
             if error.errno in ABSENT or error.errno == errno.ESTALE:
                 return None
             raise
+        self.progressed()
         try:
             found = os.fstat(fd)
+            self.progressed()
         finally:
             os.close(fd)
         if not stat.S_ISREG(found.st_mode):
@@ -211,23 +250,37 @@ class FolderFiles(FolderReader):
             return
         parent = os.path.dirname(folder)
         self._make_folders(parent)
+        made = folder in self._unsynced  # by an earlier try, which failed after that
+        self._unsynced.add(folder)
         try:
             os.mkdir(self.path(folder))
         except FileExistsError:
             if not stat.S_ISDIR(os.lstat(self.path(folder)).st_mode):  # a link could lead out of the mailbox
                 raise NotADirectoryError(errno.ENOTDIR, f"{folder} is no folder") from None
         else:
+            made = True
+            self.progressed()
             self._open_up(self.path(folder))
-            _sync_folder(self.path(parent))
-        if len(self._made) > MAX_MADE:
-            self._made.clear()
+        self.progressed()
+        if made:
+            self._sync_folder(parent)
+        self._unsynced.discard(folder)
+        for known in (self._made, self._unsynced):
+            if len(known) > MAX_MADE:
+                known.clear()
         self._made.add(folder)
+
+    def _sync_folder(self, folder: str) -> None:
+        with suppress(FileNotFoundError):  # pruned already: what was in it has been deleted
+            disk.sync_folder(self.path(folder))
+        self.progressed()
 
     def _open_up(self, path: str) -> None:
         """Let those write in a new folder who may write in the mailbox: another machine's user may have another number."""
         with suppress(OSError):
             wanted = stat.S_IMODE(os.stat(self.path(TMP)).st_mode) & 0o777
             mode = stat.S_IMODE(os.stat(path).st_mode)
+            self.progressed()
             if wanted & ~mode:
                 os.chmod(path, mode | wanted)
 
@@ -251,6 +304,7 @@ class FolderFiles(FolderReader):
         folder, trashed = os.path.dirname(key), f"{TRASH}/{uuid4().hex}"
         try:
             names = os.listdir(self.path(folder))
+            self.progressed()
             if RECORD not in names:
                 return False
             if any(is_key(name) for name in names if name != RECORD):
@@ -262,6 +316,7 @@ class FolderFiles(FolderReader):
             if not os.path.isdir(self.path(TRASH)):
                 raise MailboxAway(f"{self.root}: no folder {TRASH}/ there: is the share mounted?") from error
             return False
+        self.progressed()
         self._names.forget(folder)
         self.remove(trashed)
         return True
@@ -275,6 +330,7 @@ class FolderFiles(FolderReader):
                 return False
             if not os.path.isdir(self.path(key)):  # a folder of others is no object: nothing to delete
                 raise
+        self.progressed()
         return True
 
     def _prune(self, folder: str) -> None:
@@ -284,6 +340,7 @@ class FolderFiles(FolderReader):
                 os.rmdir(self.path(folder))
             except OSError:
                 return
+            self.progressed()
             self._made.discard(folder)
             self._names.forget(folder)
             folder = os.path.dirname(folder)
@@ -296,26 +353,26 @@ class FolderFiles(FolderReader):
             os.rename(self.path(path), self.path(trashed))
         except OSError:
             return False
+        self.progressed()
         return self.remove(trashed)
 
     def remove(self, path: str) -> bool:
         """Remove a file, or a folder with what is in it, in trash/. False: some of it is still there."""
         full = self.path(path)
         try:
-            if not stat.S_ISDIR(os.lstat(full).st_mode):
+            is_folder = stat.S_ISDIR(os.lstat(full).st_mode)
+            self.progressed()
+            if not is_folder:
                 os.unlink(full)
                 return True
             for name in os.listdir(full):
+                self.progressed()
                 try:
                     os.unlink(f"{full}/{name}")
                 except (IsADirectoryError, PermissionError):  # a folder, by macOS's word the latter
                     shutil.rmtree(f"{full}/{name}")  # of a trial of the share (mailbox/trial.py) that was killed
             os.rmdir(full)
+            self.progressed()
         except OSError:
             return False
         return True
-
-
-def _sync_folder(path: str) -> None:
-    with suppress(FileNotFoundError):  # pruned already: what was in it has been deleted
-        disk.sync_folder(path)

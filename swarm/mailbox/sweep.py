@@ -43,6 +43,7 @@ class Sweeper:
                 with suppress(FileNotFoundError):
                     at = os.lstat(self._files.path(f"{place}/{name}"))
                     found[f"{place}/{name}"] = (at.st_size, at.st_mtime_ns)
+                self._files.progressed()
         return found
 
     def _remove(self, path: str) -> bool:

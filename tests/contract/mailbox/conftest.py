@@ -7,6 +7,7 @@ run with its handles taking turns between them.
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from itertools import cycle
 from pathlib import Path
@@ -18,11 +19,13 @@ from swarm.core.keys import MARKER
 from swarm.core.lines import encode
 from swarm.core.manifest import Marker
 from swarm.core.trust import SwarmKey
+from swarm.mailbox import folder_read, folder_write
 from swarm.mailbox.contract import Mailbox
 from swarm.mailbox.folder import FolderMailbox
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
 from swarm.mailbox.objects import ObjectMailbox
 from swarm.mailbox.signed import SignedMailbox
+from tests.contract.mailbox.system import Faults
 from tests.integration.bucket import CREDENTIALS, Bucket, serve
 
 SHARES = [Path(p) for p in os.environ.get("SWARM_TEST_SHARES", "").split(":") if p]
@@ -101,3 +104,18 @@ async def b(store: Store, a: Mailbox) -> Mailbox:
     mailbox = store.machine()
     await mailbox.open()
     return mailbox
+
+
+@pytest.fixture
+def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
+    faults = Faults()
+    for module in (folder_read, folder_write, folder_write.disk):
+        monkeypatch.setattr(module, "os", faults)
+    return faults
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    # A memory file system where there is one: these tests make a mailbox per operation.
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
+        yield Path(folder)
