@@ -105,7 +105,7 @@ class Exchange(Tape):
 
     async def fetch(self, fragment: int, ref: PayloadRef, *, dtype: str | None = None) -> Tensors:
         """A theta or outer payload of `fragment`, verified: read-only arrays by name. `dtype`: of all tensors (outer: F32);
-        None: each parameter's own. Fetched again if it is not what its hash says: it may be damaged on its way here only. Raises
+        None: each parameter's own. Fetched again if it is not what its hash says: it may be damaged on its way only. Raises
         PayloadMissing, PayloadCorrupt; HeaderError, SchemaMismatch for a payload that no honest closer commits."""
         key = self.key_of(fragment, ref)
         try:

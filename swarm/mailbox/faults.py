@@ -14,7 +14,7 @@ from typing import Literal
 from swarm.core.errors import MailboxError, MailboxUnavailable
 from swarm.mailbox.contract import Buffer, KeyOf, Mailbox, Source, one_by_one
 
-Kind = Literal["fail", "lose", "tear", "delay", "late", "double", "foreign"]
+Kind = Literal["fail", "lose", "tear", "delay", "flip", "late", "double", "foreign"]
 FOREIGN = ("notes.sync-conflict-20260101-000000", "desktop.ini", "record.json")
 
 
@@ -26,6 +26,7 @@ class Fault:
     lose     the call has its effect, then raises `error`: the reply is lost
     tear     a put fails when it has written `chunks` chunks; other calls fail
     delay    `wait()` is awaited before the effect
+    flip     `read` and `read_part` give one flipped bit; what is stored stays whole
     late     `list`, `names` and `sizes` show only what a `list` of this handle has shown before
     double   `list` and `names` give everything twice
     foreign  all three give names that no swarm wrote
@@ -104,12 +105,14 @@ class FaultyMailbox:
         fault = await self._before("read", key)
         data = await self.inner.read(key)
         self._after(fault)
-        return data
+        return bytes([data[0] ^ 1]) + data[1:] if data and fault is not None and fault.kind == "flip" else data
 
     async def read_part(self, key: str, offset: int, buffer: bytearray | memoryview) -> int | None:
         fault = await self._before("read_part", key)
         size = await self.inner.read_part(key, offset, buffer)
         self._after(fault)
+        if size and fault is not None and fault.kind == "flip":
+            memoryview(buffer).cast("B")[size - 1] ^= 1
         return size
 
     async def list(self, prefix: str, after: str = "") -> list[str]:

@@ -81,7 +81,7 @@ class Merger:
         self.fragment = exchange.schedule.fragment(round)
         self.specs = [exchange.schema[name] for name in exchange.plan[self.fragment]]
         self.rejected: list[Rejected] = []
-        self._doubted: set[str] = set()  # units whose contribution was damaged on its way here
+        self._doubted: set[str] = set()  # units whose contribution was damaged on its way here; '' for the outer state
         self.weightless: list[Snapshot] = []
         """Accepted ones of a weight of zero, sorted by unit: they took part, add nothing, and are not read."""
         self._how = OuterStep.of(self.spec)
@@ -111,6 +111,11 @@ class Merger:
             norms = sums.norms
             try:
                 theta, outer_ref, update = await self._step(sums)
+            except PayloadCorrupt:
+                if "" in self._doubted:
+                    raise
+                self._doubted.add("")  # perhaps only on its way here
+                continue
             except NotFinite:  # finite deltas, whose sum with Θ or m is not: without the largest it may be
                 if not exact and len(left) > 1:
                     exact = True  # every closer must find the same one: once more
