@@ -40,7 +40,7 @@ def manifest_in(data: bytes, run: str) -> Manifest:
     key = keys.RunKeys(run).manifest
     manifest = decode_needed(data, Manifest, where=key)
     if manifest.format != FORMAT:
-        raise FormatMismatch(theirs=manifest.format, ours=FORMAT, where=f"run {manifest.name}")
+        raise FormatMismatch(theirs=manifest.format, ours=FORMAT, where=f"run {manifest.name}", name=manifest.name)
     if manifest.run != run:  # else whatever is done to this run, its deletion included, would be done to that one
         raise MailboxCorrupt(f"{key}: is the manifest of run {manifest.run}")
     if manifest.plan and not manifest.init:

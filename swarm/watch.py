@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from swarm import refusals
 from swarm.core import state
 from swarm.core.buckets import masked, where_gone, where_lost
 from swarm.core.errors import (
@@ -28,7 +29,7 @@ from swarm.core.errors import (
 from swarm.core.finetune import FineTune
 from swarm.core.keys import RunKeys
 from swarm.core.lease import BeatId, Lease
-from swarm.core.records import Beat, Claim, RoundRecord, Snapshot
+from swarm.core.records import Beat, Claim, JoinRefusal, RoundRecord, Snapshot
 from swarm.core.specs import FedAvg
 from swarm.core.state import RunState
 from swarm.core.trust import Foreign
@@ -48,6 +49,7 @@ LOOK_S = 0.5  # how often a poll under way looks for one
 ROUNDS_A_POLL = 2000  # of a long history, so that a screen shows something soon,
 PARTICIPANTS_A_POLL = 30_000  # and no more rounds than have so many together: a record of 300 is read in a millisecond or two
 EVALS_A_POLL = 2000
+REFUSALS_EVERY = 10  # polls: what changes so rarely costs no list with each of them
 EVALS_BACK = 64  # an evaluation may be written some rounds after its round
 
 
@@ -85,6 +87,8 @@ class RunWatch:
         self._polling: asyncio.Task[None] | None = None
         self._snapshots: dict[str, Snapshot | None] = {}  # of the open round, by key
         self._claims: tuple[int, dict[str, dict[int, Claim]]] = (0, {})  # a round, and those on its clients
+        self._refusals: dict[str, JoinRefusal | None] = {}  # by key
+        self._polls = 0
         self._evaluated = 0  # the newest round whose evaluation was looked at
         self.behind = False  # whether something of the history is there that the last poll left for the next one
         self.state = RunState(run=run, keep=keep if history else 0)
@@ -173,8 +177,17 @@ class RunWatch:
             self._apply(state.ControlRead(n, control))
         if self._job is None:
             await self._read_round(tape)
+        if self._history and self._polls % REFUSALS_EVERY == 0:
+            await self._read_refusals(mailbox)
+        self._polls += 1
         self._apply(state.Polled(now_s=now_s(), beats=beats, gone=self._gone(beats)))
         return beats
+
+    async def _read_refusals(self, mailbox: Mailbox) -> None:
+        self._refusals = await refusals.read(mailbox, self._run, self._refusals)
+        records = tuple(record for record in self._refusals.values() if record is not None)
+        if records != self.state.refusals:
+            self._apply(state.RefusalsRead(records))
 
     def _gone(self, beats: dict[str, tuple[BeatId, Beat]]) -> frozenset[str]:
         """Learners whose process ran on this machine and does no more."""

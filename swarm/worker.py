@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 import psutil
 
-from swarm import __version__
+from swarm import __version__, refusals
 from swarm.advertising import advertised
 from swarm.core.errors import INTERRUPTED, SwarmError, UsageError
-from swarm.core.events import Building, Created, Failed, Trouble, WorkerEvent, level
+from swarm.core.events import Building, Created, Failed, Joined, Trouble, WorkerEvent, level
 from swarm.core.finetune import FineTune
 from swarm.core.fragments import fitted
 from swarm.core.jobs import CreateRun, Export, Generate, Learn, Order
@@ -85,6 +85,9 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     job = Path(arguments[0])
     emit = EventFile(job)
+    joined: list[Joined] = []
+    emit.also.append(lambda event: joined.append(event) if isinstance(event, Joined) else None)
+    order: Order | None = None
     try:
         me = identity()
         note_process(job, me.pid)
@@ -99,6 +102,8 @@ def main(argv: list[str] | None = None) -> int:
                 return generate(order, emit)
     except SwarmError as error:
         emit(Failed(error=type(error).__name__, message=str(error), exit_code=error.exit_code))
+        if not joined:
+            _tell_others(order, error)
         return error.exit_code
     except KeyboardInterrupt:
         emit(_INTERRUPTED)
@@ -106,7 +111,17 @@ def main(argv: list[str] | None = None) -> int:
     except Exception as error:
         # The traceback goes to the log; a person gets one line and the way to it.
         emit(Failed(error=type(error).__name__, message=f"{type(error).__name__}: {error}"))
+        if not joined:
+            _tell_others(order, error)
         raise
+
+
+def _tell_others(order: Order | None, error: Exception) -> None:
+    """Why this machine does not come to take part, after it was said here."""
+    if isinstance(order, Learn) and order.join and (reason := refusals.reason_of(error)):
+        device = refusals.device_words(order.framework, order.device)
+        run = order.run if order.create is None else order.create.run
+        asyncio.run(refusals.tell(order.mailbox, run, reason=reason, role=order.role, device=device))
 
 
 def learn(order: Learn, me: Identity, emit: EventFile, part: contextlib.ExitStack) -> int:

@@ -71,7 +71,7 @@ def heading(shown: RunShown, learner: str) -> Line:
     view = learner_of(state, learner)
     rank = _rank(state, learner)
     said = learner_state(state, view) if view is not None else "silent"
-    if (rank is not None and rank.refused and (view is None or view.live)) or (view is None and learner in dict(shown.refused)):
+    if (rank is not None and rank.refused and (view is None or view.live)) or _kept_out(shown, learner):
         said = "refused"
     mark, tone = STATES.get(said, ("?", ""))
     here = "  on this machine" if job_of(shown, learner) in shown.running else ""
@@ -89,9 +89,10 @@ def learner_lines(
     """`price_per_kwh`: of electricity, in `currency`; None: not known."""
     state = shown.state
     view, rank = learner_of(state, learner), _rank(state, learner)
-    if view is None and rank is None and (reason := dict(shown.refused).get(learner)):
+    if reason := _kept_out(shown, learner):
         yield ((f"✗ it would train this run, and cannot: {reason}", "bad"),)
-        return
+        if view is None and rank is None:
+            return
     if view is None and rank is None:
         yield ((f"{text.plain(learner, 64)} is not in this run", "dim"),)
         return
@@ -115,6 +116,12 @@ def log_words(shown: RunShown, learner: str) -> str:
     view = learner_of(shown.state, learner)
     where = text.plain(view.record.machine_name, 64) if view is not None and view.record is not None else ""
     return f"its log lies on its machine{f', {where}' if where else ''}: swarm logs there"
+
+
+def _kept_out(shown: RunShown, learner: str) -> str:
+    """Why the machine of this name cannot take part; '' if it does, or does not want to."""
+    view = learner_of(shown.state, learner)
+    return "" if view is not None and view.live else dict(shown.refused).get(learner, "")
 
 
 def _rank(state: RunState, learner: str) -> RankView | None:

@@ -12,7 +12,7 @@ from swarm.api import (
     progress,
     rank_views,
 )
-from tui import text
+from tui import text, view_refused
 from tui.commands import KEYS, Table
 from tui.states import STATES, learner_state
 from tui.view_rounds import before_line
@@ -63,9 +63,14 @@ def parallel(state: RunState) -> bool:
 
 
 def rank_rows(shown: RunShown) -> tuple[Row, ...]:
-    """Ranks in their order, then the machines that have none."""
+    """Ranks in their order, then the machines that have none, then those that cannot take part."""
     state, mine = shown.state, {job.learner for job in shown.running}
-    return tuple(_row(state, rank, mine=rank.learner in mine) for rank in rank_views(state))
+    ranks, refused = rank_views(state), dict(shown.refused)
+    here = {rank.learner for rank in ranks if rank.view is not None and rank.view.live}
+    rows = [
+        _row(state, rank, mine=rank.learner in mine) for rank in ranks if rank.learner in here or rank.learner not in refused
+    ]
+    return (*rows, *view_refused.rows(shown, RANK_COLUMNS, without=here))
 
 
 def _row(state: RunState, rank: RankView, *, mine: bool) -> Row:

@@ -17,7 +17,7 @@ from swarm.api import (
     settings_words,
     train_loss,
 )
-from tui import text, view_ranks, view_rounds, view_trouble
+from tui import text, view_ranks, view_refused, view_rounds, view_trouble
 from tui.commands import KEYS, Place, Table, pressed
 from tui.states import STATES, learner_state
 from tui.view_work import goodput_text, memory_text, totals, traffic
@@ -326,16 +326,10 @@ def learner_rows(shown: RunShown) -> tuple[Row, ...]:
         v.learner: order.get("syncer" if v.live and v.role == "syncer" else learner_state(state, v), 0) for v in state.learners
     }
     views = sorted(state.learners, key=lambda v: (place[v.learner], v.learner))
-    known = {view.learner for view in views}
-    kept_out = tuple(_refused_row(name, reason) for name, reason in shown.refused if name not in known)
-    return (*(_learner_row(state, view, mine=view.learner in mine) for view in views), *kept_out)
-
-
-def _refused_row(name: str, reason: str) -> Row:
-    """Of a machine that would train this run and cannot. What does not fit a column stands in those after it."""
-    mark, tone = STATES["refused"]
-    cells = [Cell(name), Cell(f"{mark} refused", tone), Cell(reason, "warn")]
-    return Row(key=name, cells=(*cells, *(Cell(text.NONE) for _ in LEARNER_COLUMNS[3:])), spill=2)
+    # One that took part before, and cannot any more, has no row beside: why is what there is to say of it now.
+    live, refused = {view.learner for view in state.live}, dict(shown.refused)
+    rows = [_learner_row(state, v, mine=v.learner in mine) for v in views if v.live or v.learner not in refused]
+    return (*rows, *view_refused.rows(shown, LEARNER_COLUMNS, without=live))
 
 
 def _learner_row(state: RunState, view: LearnerView, *, mine: bool) -> Row:

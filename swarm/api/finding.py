@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from swarm.core.errors import (
+    FormatMismatch,
     MailboxCorrupt,
     MailboxMoved,
     MailboxUnavailable,
@@ -53,6 +54,7 @@ class Survey(NamedTuple):
     runs: list[Manifest]  # that this version can read
     faults: list[str]  # what is wrong with others
     ignored: dict[str, RecordForged]  # by id: those that this machine's passphrase did not sign
+    foreign_formats: dict[str, FormatMismatch]  # by id: those of another version, which are among the faults
 
     @property
     def foreign(self) -> str:
@@ -68,7 +70,7 @@ async def survey(location: str) -> tuple[list[Manifest], list[str]]:
 
 async def surveyed(location: str) -> Survey:
     mailbox = await opened(location)
-    found = Survey([], [], {})
+    found = Survey([], [], {}, {})
     for run in await in_time(mailbox, run_ids(mailbox)):
         try:
             found.runs.append(await in_time(mailbox, read_manifest(mailbox, run)))
@@ -78,13 +80,17 @@ async def surveyed(location: str) -> Survey:
             found.ignored[run] = error
         except (RunError, MailboxCorrupt) as error:
             found.faults.append(str(error))
+            if isinstance(error, FormatMismatch):
+                error.run = run
+                found.foreign_formats[run] = error
     return found
 
 
 async def find_run(location: str, text: str) -> Manifest:
-    """By name, id or an unambiguous prefix of either. Raises RunNotFound, and RunSigned for the id of a run that this machine's
-    passphrase did not sign."""
-    every, faults, ignored = found = await surveyed(location)
+    """By name, id or an unambiguous prefix of either. Raises RunNotFound; for the id of a run that this machine's passphrase
+    did not sign RunSigned; and for the name or the id of one of another version FormatMismatch."""
+    found = await surveyed(location)
+    every, faults, ignored = found.runs, found.faults, found.ignored
     exact = [m for m in every if text in (m.run, m.name)]
     fitting = exact or [m for m in every if text and (m.run.startswith(text) or m.name.startswith(text))]
     if len(fitting) == 1:
@@ -92,6 +98,9 @@ async def find_run(location: str, text: str) -> Manifest:
     if not fitting and text in ignored:
         what = "is not signed" if ignored[text].unsigned else "is signed with another passphrase"
         raise RunSigned(f"run {text} {what}, and this machine has one: `swarm key show`; SWARM_KEY_FILE= leaves it out once")
+    other = next((e for run, e in found.foreign_formats.items() if text in (run, e.name)), None)
+    if not fitting and other is not None:
+        raise other
     if not fitting:
         left_out = f"; {found.foreign}" if ignored else ""
         unreadable = f"; cannot be read: {'; '.join(faults[:3])}" if faults else ""

@@ -10,7 +10,7 @@ import msgspec
 
 from swarm.api.finding import check_joinable, find_run, joinable
 from swarm.api.listening import listen
-from swarm.core.errors import NothingToJoin, RunNotFound, SwarmError, UsageError
+from swarm.core.errors import FormatMismatch, NothingToJoin, RunNotFound, SwarmError, UsageError
 from swarm.core.manifest import Manifest
 from swarm.core.sentences import plain
 from swarm.core.sightings import SeenRun, Sightings
@@ -66,9 +66,8 @@ async def offered(
         if len(unique) > 1:
             raise RunNotFound(f"{plain(text)!r} fits several runs: {_listed(unique.values())}")
         [offer] = unique.values()
-        if not ended:
+        if not ended and offer.manifest is not None:
             assert offer.location is not None
-            assert offer.manifest is not None
             await check_joinable(offer.location, offer.manifest)
         return offer
     if network:
@@ -116,7 +115,10 @@ async def _only(locations: Sequence[str], *, heard: Hear | None) -> Offer:
 
 
 async def _named(location: str, text: str) -> list[Offer]:
-    manifest = await find_run(location, text)
+    try:
+        manifest = await find_run(location, text)
+    except FormatMismatch as error:  # told with all else that stands in between, and what to do about it
+        return [Offer(run=error.run, name=error.name or text, location=location)]
     return [Offer(run=manifest.run, name=manifest.name, location=location, manifest=manifest)]
 
 

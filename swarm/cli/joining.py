@@ -10,13 +10,13 @@ from typing import TypedDict
 
 import click
 
-from swarm import api
+from swarm import api, refusals
 from swarm.advertising import discovers
 from swarm.api.joining import Joining, JoinWatch, settled_joining
 from swarm.api.offers import Offer, offered
 from swarm.cli.common import LearnerChoice, check_peers, put, say, where
 from swarm.core.errors import MailboxAway, NotJoinable, UsageError
-from swarm.core.joining import SEEN
+from swarm.core.joining import SEEN, kept_out
 from swarm.core.sentences import plain
 from swarm.core.ticks import Tick
 from swarm.host.mounts import mount
@@ -57,6 +57,9 @@ def ready(
     found = asyncio.run(_looked(offer, known, learner))
     if found.unmounted:
         found = _mounted(found, offer, known, learner, mounting=mounting)
+    if found.location is not None and (why := kept_out(found.ticks)):
+        device = refusals.device_words(learner["framework"], learner["device"])
+        asyncio.run(refusals.tell(found.location, found.run, reason=why, role=learner["role"], device=device))
     if (
         found.manifest is not None
         and api.private(found.manifest.algorithm)

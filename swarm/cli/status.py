@@ -77,7 +77,7 @@ def show(state: api.RunState, as_json: bool, checkpoints: list[int], here: Mappi
     assert manifest is not None
     if api.progress(state) is not None:
         print(f"{plain(state.name)} ({state.run})  {state_words(state)}  {ranks.headline(state)}  {state.trust.word}")
-        for line in ranks.lines(state):
+        for line in (*ranks.lines(state), *_refused_lines(state)):
             print(line)
         for line in spending.lines(state):
             print(line)
@@ -101,6 +101,8 @@ def show(state: api.RunState, as_json: bool, checkpoints: list[int], here: Mappi
         work = manifest.algorithm.weight_unit.upper() if isinstance(manifest.algorithm, api.FedAvg) else "TOKENS"
         heads = ("LEARNER", "STATE", "STEP", f"{work}/S", "LOSS", "ROUNDS", *spending.heads(state), "DEVICE")
         print(table(heads, rows))
+    for line in _refused_lines(state):
+        print(line)
     for line in clients.table_lines(state):
         print(line)
     for record in state.rounds[-5:]:
@@ -125,9 +127,22 @@ def _learner_row(state: api.RunState, manifest: api.Manifest, view: api.LearnerV
     )
 
 
+def _refused_lines(state: api.RunState) -> list[str]:
+    """Machines that would take part and cannot."""
+    return [f"✗ refused  {plain(each.machine_name, 64)}: {plain(each.reason, 300)}" for each in state.refused]
+
+
+def _refused(state: api.RunState) -> dict[str, Any]:
+    said = [
+        {"machine": r.machine_name, "reason": r.reason, "role": r.role, "device": r.device or None, "version": r.version}
+        for r in state.refused
+    ]
+    return {"refused": said}
+
+
 def _object(state: api.RunState, checkpoints: list[int]) -> dict[str, Any]:
     if api.progress(state) is not None:
-        return run_object(state) | spending.of_run(state) | ranks.objects(state)
+        return run_object(state) | spending.of_run(state) | ranks.objects(state) | _refused(state)
     hidden = state.manifest is not None and api.private(state.manifest.algorithm)
     learners = [
         {
@@ -161,7 +176,7 @@ def _object(state: api.RunState, checkpoints: list[int]) -> dict[str, Any]:
         }
         for r in state.rounds
     ]
-    run = run_object(state) | spending.of_run(state)
+    run = run_object(state) | spending.of_run(state) | _refused(state)
     found = {**run, "checkpoints": checkpoints, "members": learners, "history": rounds}
     return found | clients.objects(state, rounds)
 

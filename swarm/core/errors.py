@@ -104,8 +104,10 @@ class SchemaMismatch(RunError):
 
 
 class FormatMismatch(RunError):
-    def __init__(self, *, theirs: int, ours: int, where: str) -> None:
-        self.theirs, self.ours = theirs, ours
+    def __init__(self, *, theirs: int, ours: int, where: str, name: str = "") -> None:
+        """`name`: of the run that `where` is about, if it could be read."""
+        self.theirs, self.ours, self.name = theirs, ours, name
+        self.run = ""  # its id, once whoever looked for it knows
         newer = "here" if theirs > ours else "where it was made"
         super().__init__(f"{where} has format {theirs}, this swarm reads format {ours}: upgrade swarm {newer}")
 

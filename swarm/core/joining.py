@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal, assert_never
 
 import msgspec
@@ -87,6 +87,17 @@ def join_ticks(facts: JoinFacts) -> tuple[Tick, ...]:
     return tuple(_ticks(facts))
 
 
+def kept_out(ticks: Iterable[Tick]) -> str:
+    """What this machine lacks to join, for the others to read; '' if it is nothing of the machine, or nothing that it can tell
+    them: its share does not work, it has not their passphrase, or the run is over."""
+    faults = [tick for tick in ticks if tick.verdict == "failed"]
+    if {tick.name for tick in faults} & {MOUNTED, WRITABLE, OPEN, PASSPHRASE}:
+        return ""
+    if len(faults) == 1 and faults[0].remedy:
+        return f"{faults[0].detail}; {faults[0].remedy.splitlines()[0]}"
+    return "; ".join(tick.detail for tick in faults)
+
+
 def _ticks(facts: JoinFacts) -> Iterator[Tick]:
     yield _seen(facts)
     yield _mounted(facts)
@@ -163,6 +174,8 @@ def _task(facts: JoinFacts) -> Tick:
 
 
 def _schema(facts: JoinFacts) -> Tick:
+    if facts.run_fault is not None and facts.their_format not in (None, FORMAT):
+        return checking(SCHEMA, "known once the versions match")
     if facts.run_fault is not None:
         return failed(SCHEMA, facts.run_fault.detail, facts.run_fault.remedy)
     manifest = facts.manifest

@@ -84,6 +84,7 @@ class RunKeys:
         self.learners = f"{self.root}/learners/"
         self.control = f"{self.root}/control/"
         self.evals = f"{self.root}/evals/"
+        self.refused = f"{self.root}/refused/"
         self.checkpoints = f"{self.root}/checkpoints/"
         self.generations = f"{self.root}/ranks/"
 
@@ -139,6 +140,15 @@ class RunKeys:
 
     def beat(self, learner: str, incarnation: int, n: int) -> str:
         return f"{self.beats_of(learner)}{_padded(incarnation, 4)}-{_padded(n, 10)}.json"
+
+    def refused_of(self, machine: str) -> str:
+        return f"{self.refused}{_id(machine)}/"
+
+    def refusal(self, machine: str, n: int, sha256: str) -> str:
+        """The n-th that `machine` tells of itself; `sha256`: of its body, so that two processes that count alike write two."""
+        if not is_sha256(sha256):
+            raise InvalidKey(f"{sha256!r} is no SHA-256 in lower-case hex")
+        return f"{self.refused_of(machine)}{_padded(n, 6)}.{sha256}.json"
 
     def control_record(self, n: int) -> str:
         return f"{self.control}{_padded(n, 6)}/{RECORD}"
@@ -298,6 +308,7 @@ _CLIENT_CLAIM = re.compile(rf"{_RUNS}/clients/{_number_of(10)}/{_IDS}/{_number_o
 _CONTROL = re.compile(rf"{_RUNS}/control/{_number_of(6)}/record\.json")
 _EVAL = re.compile(rf"{_RUNS}/evals/{_number_of(8)}/{_number_of(10)}/record\.json")
 _CHECKPOINT = re.compile(rf"{_RUNS}/checkpoints/{_number_of(10)}/record\.json")
+_REFUSAL = re.compile(rf"{_RUNS}/refused/{_IDS}/{_number_of(6)}\.([0-9a-f]{{64}})\.json")
 _FILE_CHUNK = re.compile(rf"{_RUNS}/files/([0-9a-f]{{64}})/{_number_of(6)}")
 
 _WORK_CLAIM = re.compile(rf"{_RUNS}/(?:queues|slices)/{_IDS}/{_number_of(10)}/{_number_of(6)}/record\.json")
@@ -328,6 +339,12 @@ def parse_learner(key: str) -> tuple[str, int] | None:
     """(learner, incarnation), or None for a foreign name."""
     m = _match(_LEARNER, key)
     return (m[1], int(m[2])) if m else None
+
+
+def parse_refusal(key: str) -> tuple[str, int, str] | None:
+    """(machine, n, SHA-256 of the body), or None for a foreign name."""
+    m = _match(_REFUSAL, key)
+    return (m[1], int(m[2]), m[3]) if m else None
 
 
 def parse_snapshot(key: str) -> tuple[int, str, str, int, int] | None:

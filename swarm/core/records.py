@@ -24,6 +24,7 @@ MAX_SAMPLE = 100_000  # characters of what a model wrote, for people
 MAX_FETCHING = 10_000  # payloads at a time
 MAX_CLASSES = 1000  # of a confusion matrix
 MAX_UNITS = 10_000  # that train in one round
+MAX_REASON = 300  # characters of why a machine cannot take part
 SMALL_BYTES = 1 << 20  # no record that a learner writes of itself is larger
 
 RejectReason = Literal[
@@ -63,6 +64,25 @@ class LearnerRecord(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         check_fields(self, ids=("learner",), counts=("incarnation", "pid", "memory_bytes"))
         check_texts(self, "machine", "machine_name", "boot", "process", "version", "device")
+
+
+class JoinRefusal(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a machine that would take part cannot, in its own words. Nothing but what people see hangs on it."""
+
+    MAX_BYTES: ClassVar[int] = SMALL_BYTES
+
+    machine: str  # stable id of the machine
+    machine_name: str
+    version: str  # of swarm
+    reason: str
+    device: str = ""  # framework and device that it would train with, as far as a person chose them
+    role: Role = "both"
+
+    def __post_init__(self) -> None:
+        check_fields(self, ids=("machine",))
+        check_texts(self, "machine_name", "version", "device")
+        if not 1 <= len(self.reason) <= MAX_REASON:
+            raise ValueError(f"reason must be 1 to {MAX_REASON} characters, got {len(self.reason)}")
 
 
 class RankBeat(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,6 +25,7 @@ from swarm.core.records import (
     Claim,
     Control,
     EvalRecord,
+    JoinRefusal,
     LearnerRecord,
     RankBeat,
     Rejected,
@@ -90,6 +91,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     tallies: dict[str, Tally] = {}  # of FedAvg, by client: what `rounds` say of it
     sample: tuple[str, ...] = ()  # private clients of the open round, where no round record names them
     claims: dict[str, Claim] = {}  # by client of the open round: the newest on training it
+    refusals: tuple[JoinRefusal, ...] = ()  # what machines told that could not take part, by machine
     ranks: Ranks = Ranks()  # of a data-parallel job: its generations
     leases: Leases | None = None
     polled_at_s: float | None = None
@@ -119,6 +121,14 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def trainers(self) -> tuple[LearnerView, ...]:
         """Who is live, trains, was not dropped, and does not hold still for its owner."""
         return tuple(v for v in self.live if v.role != "syncer" and self.dropped_by(v) is None and not v.held)
+
+    @cached_property
+    def refused(self) -> tuple[JoinRefusal, ...]:
+        """Those of the machines that would take part and still do not, by name."""
+        if self.phase in ("done", "stopped"):
+            return ()
+        here = {v.record.machine for v in self.live if v.record is not None}
+        return tuple(sorted((r for r in self.refusals if r.machine not in here), key=lambda r: (r.machine_name, r.machine)))
 
     @cached_property
     def sampled(self) -> tuple[str, ...]:
@@ -277,6 +287,12 @@ class ClientsRead(msgspec.Struct, frozen=True):
     sample: tuple[str, ...] = ()
 
 
+class RefusalsRead(msgspec.Struct, frozen=True):
+    """What lies in the mailbox now of machines that could not take part: the newest of each."""
+
+    records: tuple[JoinRefusal, ...]
+
+
 class CheckpointsRead(msgspec.Struct, frozen=True):
     """Those of a data-parallel job that lie in the mailbox now."""
 
@@ -313,6 +329,7 @@ Event: TypeAlias = (
     | rankstate.Generation
     | rankstate.Log
     | CheckpointsRead
+    | RefusalsRead
     | Polled
     | ShareLost
     | TrustRead
@@ -358,6 +375,8 @@ def apply(state: RunState, event: Event) -> RunState:
             return _with(state, ranks=rankstate.logged(state.ranks, event, keep=state.keep))
         case CheckpointsRead(records):
             return _with(state, ranks=rankstate.saved(state.ranks, records))
+        case RefusalsRead(records):
+            return _with(state, refusals=records)
         case Polled(now_s, beats, gone):
             return _polled(state, now_s, beats, gone)
         case ShareLost(now_s, reason, halted):

@@ -99,6 +99,7 @@ _KINDS = {
     "learners": "learner",
     "beats": "beat",
     "evals": "evaluation",
+    "refused": "refusal",
     "checkpoints": "checkpoint",
     "ranks": "generation",
 }

@@ -18,7 +18,7 @@ from swarm.core.trust import Forged, SwarmKey, is_signed_key, kind_of
 from swarm.mailbox.contract import KeyOf, Mailbox, Source, check_put_key, check_record_key
 from swarm.mailbox.disk import as_bytes, writable
 
-_SMALL = frozenset({"beat", "snapshot", "claim", "control", "learner"})  # kinds of records that hold SMALL_BYTES at most
+_SMALL = frozenset({"beat", "snapshot", "claim", "control", "learner", "refusal"})  # kinds that hold SMALL_BYTES at most
 MAX_REMEMBERED = 10_000  # records that were forged, or genuine, and runs; what is met again counts once
 
 

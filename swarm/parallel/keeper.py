@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 
 from swarm.core.errors import CheckpointUnsaved, PayloadCorrupt, PayloadMissing
@@ -14,6 +15,7 @@ from swarm.parallel.gauges import Gauges
 from swarm.parallel.meeting import Meeting
 from swarm.parallel.site import Site
 from swarm.parallel.store import Store
+from swarm.refusals import Expiry
 from swarm.runtime.patience import Patience
 from swarm.tape import derived_nonce
 
@@ -34,6 +36,7 @@ class Keeper:
         # Of their own, one for each that writes: a full share answers whoever reads, which would be told as its being back.
         self._storing, self._telling = patience.beside(), patience.beside()
         self._saving, self._mirroring, self._logging = Beside(), Beside(), Beside()
+        self._refusals = Expiry(meeting.register.mailbox, site.manifest.run)
         self._mirrored: CheckpointAt | None = None
         self._parts = 0  # of the job's log, written
         self._part: JobLog | None = None  # the next one
@@ -53,6 +56,7 @@ class Keeper:
             size = record.state.size_bytes + record.adapter.size_bytes
             self._emit(JobSaved(iteration=saved.iteration, size_bytes=size))
             await self._storing.through(lambda: self.store.tidy(at.generation, self._has_ended))
+            await self._storing.through(lambda: self._refusals.look(asyncio.get_running_loop().time()))
         except OSError as error:
             self._emit(Trouble(message=f"the checkpoint after step {saved.step} is not stored: {error.strerror or error}"))
 

@@ -13,6 +13,7 @@ from swarm.core.errors import WAITED_OUT, LearnerIdTaken, MailboxCorrupt
 from swarm.core.ids import free_learner_id
 from swarm.core.records import Beat, LearnerRecord
 from swarm.exchange import Exchange
+from swarm.refusals import withdraw
 from swarm.runtime.patience import Patience
 from swarm.tape import nonce
 
@@ -26,7 +27,8 @@ async def take(
     may_rename: bool,
     patience: Patience,
 ) -> LearnerRecord:
-    """Register the next incarnation of `record.learner`; returns the record as written.
+    """Register the next incarnation of `record.learner`; returns the record as written. What its machine told of why it cannot
+    take part is removed.
 
     The holder before must be gone: provably (`gone`, as for a killed process of this machine), or it has left, or its
     beat stays the same for a lease. A live one raises LearnerIdTaken with a free id, or, if `may_rename`, that id is taken.
@@ -48,6 +50,7 @@ async def take(
         record = msgspec.structs.replace(record, incarnation=newest + 1)
         # Repeated with the same nonce: after a lost reply this process recognises its own record.
         if await patience.through(functools.partial(exchange.register, record, nonce=mark)):
+            await withdraw(exchange.mailbox, exchange.manifest.run, record.machine)
             return record
 
 

@@ -6,12 +6,14 @@ closer owed that died is made up for by whoever closes the next turn: the parame
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Awaitable, Callable
 
 from swarm.core.errors import PayloadCorrupt, PayloadMissing
 from swarm.core.events import Trouble, WorkerEvent
 from swarm.exchange import Exchange
+from swarm.refusals import Expiry
 from swarm.runtime.committed import Committed
 from swarm.runtime.handoff import Tensors
 from swarm.runtime.watch import Watch
@@ -21,6 +23,7 @@ class Upkeep:
     def __init__(self, exchange: Exchange, committed: Committed, watch: Watch, *, emit: Callable[[WorkerEvent], None]) -> None:
         self.exchange, self.emit = exchange, emit
         self._committed, self._watch = committed, watch
+        self._refusals = Expiry(exchange.mailbox, exchange.manifest.run)
         self._owed: list[Callable[[], Awaitable[None]]] = []
 
     def owe(self, round: int) -> None:
@@ -61,3 +64,4 @@ class Upkeep:
     async def _sweep(self, round: int) -> None:
         await self.exchange.sweep(round, fetching=self._watch.fetching)
         await self.exchange.mailbox.sweep(self.exchange.manifest.algorithm.keep_s)
+        await self._refusals.look(asyncio.get_running_loop().time())

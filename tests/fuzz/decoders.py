@@ -627,6 +627,7 @@ _KEYS = tuple(
         place.beat("studio", 1, 77),
         place.client_claim(3, "client-0003", 0),
         place.file_chunk("0" * 64, 3),
+        place.refusal("0f8b6c0e", 3, "0" * 64),
         place.job_checkpoint(3, 200),
         place.probe(3, learner="a", incarnation=1, target="b", target_incarnation=2),
     )

@@ -135,7 +135,7 @@ def test_joining_reads_the_newest_record_of_each_fragment_and_its_theta(rounds: 
         assert box.ops() == Counter(
             {
                 "names": 1,  # the folders of rounds
-                "list": 4,  # control, the newest of these folders, incarnations, my earlier beats
+                "list": 5,  # control, the newest of these folders, incarnations, my earlier beats, what this machine told
                 "read": fragments,
                 "read_part": fragments,
                 "create": 1,  # the incarnation

@@ -661,7 +661,7 @@ def test_another_format_names_both(mailbox: str, state_dir: Path) -> None:
     manifest_of_another_format(mailbox, manifest)
     found = asyncio.run(polled(JoinWatch("aaaa1111", location=mailbox, finder=no_finder({}))))
     assert found["version matches"].verdict == "failed"
-    assert found["schema matches"].verdict == "failed"
+    assert found["schema matches"].verdict == "checking"  # what keeps this machine out is said once
     assert "upgrade swarm" in found["version matches"].remedy
 
 

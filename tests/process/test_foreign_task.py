@@ -11,6 +11,7 @@ from swarm.cli import run
 from swarm.core.keys import RunKeys
 from swarm.core.lines import encode
 from swarm.core.manifest import FileRef, TaskRef
+from swarm.host.identity import machine_name
 from tests.integration.handmade import make_mailbox, make_run
 
 RUN = "aaaa1111"
@@ -40,3 +41,5 @@ def test_a_task_that_is_not_installed(
     assert "Traceback" not in said
     assert "fetching" not in said
     assert not list(Path(location, f"runs/{RUN}").glob("beats/*"))
+    assert run(["status", "digits-one"]) == 0  # as the other machines see it
+    assert f"✗ refused  {machine_name()}: no task '{task}' is installed here" in capsys.readouterr().out

@@ -6,6 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from swarm.core.records import JoinRefusal
+from swarm.core.state import RefusalsRead, apply
 from swarm.core.trust import Trust
 from tui import view_learner, view_ranks, view_refused, view_run
 from tui.messages import Answered
@@ -198,6 +200,46 @@ def test_a_machine_that_would_train_and_cannot_stays_in_the_table(fixed: SimpleN
     assert [cell.text for cell in row.cells[:3]] == ["air", "✗ refused", why[0][1]]
     assert told(fixed, shown, "air") == [f"✗ it would train this run, and cannot: {why[0][1]}"]
     assert "✗ refused" in said([view_learner.heading(shown, "air")])[0]
+
+
+def refusing(state: Any, *machines: tuple[str, str]) -> Any:
+    told = [JoinRefusal(machine=f"id-{name}", machine_name=name, version="1", reason=reason) for name, reason in machines]
+    return apply(state, RefusalsRead(tuple(told)))
+
+
+def test_what_a_machine_told_in_the_mailbox_comes_before_its_advert(fixed: SimpleNamespace) -> None:
+    state = refusing(fixed.run_state(learners=("studio",)), ("air", "no torch"), ("nas", "no data\x1b[31m"))
+    peer = fixed.seen_peer("mbp")
+    told = {"state": "idle", "format": 0, "mailboxes": (fixed.MAILBOX,)}
+    adverts = [
+        msgspec.structs.replace(peer.advert, **told, name=name, peer=ident)
+        for name, ident in (("air", "other"), ("renamed", "id-nas"), ("mini", "id-mini"))
+    ]
+    seen = fixed.Sightings(peers=tuple(msgspec.structs.replace(peer, advert=advert) for advert in adverts))
+    expected = (("air", "no torch"), ("mini", "format 0 ≠ 1: upgrade swarm on mini"), ("nas", "no data"))
+    assert view_refused.refused(state, seen, fixed.MAILBOX) == expected
+    assert view_refused.refused(state, seen, "") == (expected[0], expected[2])
+
+
+@pytest.mark.parametrize("kind", ["run", "fed", "job"])
+def test_one_that_took_part_before_and_cannot_now_says_so_in_its_row(fixed: SimpleNamespace, kind: str) -> None:
+    """One that takes part has its own row, and no other."""
+    makers = {"run": fixed.run_state, "fed": fixed.fed_state, "job": fixed.job_state}
+    left = {"left": ("air",)} if kind == "run" else {}
+    state = refusing(makers[kind](**left), ("studio", "no room"), ("nas", "no torch"), *([("air", "no data")] if left else []))
+    shown = fixed.run_shown(state, refused=view_refused.refused(state, fixed.Sightings(), ""))
+    rows = view_ranks.rank_rows(shown) if kind == "job" else view_run.learner_rows(shown)
+    columns = view_ranks.RANK_COLUMNS if kind == "job" else view_run.LEARNER_COLUMNS
+    assert all(len(row.cells) == len(columns) for row in rows)
+    by_name = {row.key: [cell.text for cell in row.cells] for row in rows}
+    assert len(by_name) == len(rows)
+    assert by_name["nas"][:3] == ["nas", "✗ refused", "no torch"]
+    assert by_name["studio"][1] != "✗ refused"
+    if left:
+        assert by_name["air"][:3] == ["air", "✗ refused", "no data"]
+        assert told(fixed, shown, "air")[0] == "✗ it would train this run, and cannot: no data"
+        assert len(told(fixed, shown, "air")) > 3
+        assert "✗ refused" in said([view_learner.heading(shown, "air")])[0]
 
 
 @pytest.mark.parametrize(

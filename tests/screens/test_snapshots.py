@@ -13,9 +13,10 @@ import textual
 from textual.pilot import Pilot
 
 from swarm.core.joining import Fault
-from swarm.core.records import RejectReason
-from swarm.core.state import RoundRead, apply
+from swarm.core.records import JoinRefusal, RejectReason
+from swarm.core.state import RefusalsRead, RoundRead, apply
 from tests.screens import surroundings
+from tui import view_refused
 
 DRAWN_WITH = "8.2.8"
 pytestmark = pytest.mark.skipif(
@@ -96,6 +97,37 @@ def run_of(fixed: SimpleNamespace, name: str) -> Any:
         case _:
             state = fixed.run_state()
             return fixed.run_shown(state, job=fixed.job(), round_since_s=state.polled_at_s - 41.0)
+
+
+KEPT_OUT = (
+    ("nas", "no task 'charlm' is installed here; install the package that brings it"),
+    ("air", "no torch is installed here"),
+)
+
+
+def with_refused(fixed: SimpleNamespace, name: str) -> Any:
+    """Two machines that could not join, and one of them that took part before."""
+    left = {"left": ("air",), "learners": ("studio", "mbp", "air")} if name == "running" else {}
+    states = {"running": fixed.run_state, "fedavg": fixed.fed_state, "job": fixed.job_state}
+    records = [JoinRefusal(machine=n, machine_name=n, version="0.2.0", reason=reason) for n, reason in KEPT_OUT]
+    state = apply(states[name](**left), RefusalsRead(tuple(records)))
+    return fixed.run_shown(state, refused=view_refused.refused(state, fixed.Sightings(), ""), log=())
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        pytest.param(name, size, id=f"{name}-{at}")
+        for name in ("running", "fedavg", "job")
+        for size, at in zip(SIZES, IDS, strict=True)
+        if name == "running" or size == SIZES[0]
+    ],
+)
+def test_machines_that_could_not_join(
+    fixed: SimpleNamespace, snap_compare: Callable[..., bool], name: str, size: tuple[int, int]
+) -> None:
+    app = fixed.app_over(home_of(fixed, "busy"), with_refused(fixed, name))
+    assert snap_compare(app, press=["enter"], terminal_size=size, run_before=settle)
 
 
 def fed_log(fixed: SimpleNamespace) -> tuple[Any, ...]:

@@ -65,6 +65,7 @@ def keys_of(run: RunKeys, v: dict[str, Any]) -> dict[str, str]:
         run.sample(v["round"]): "Sample",
         run.learner(v["learner"], v["k"]): "LearnerRecord",
         run.beat(v["learner"], v["k"], v["n"]): "Beat",
+        run.refusal(v["machine"], v["n"], v["sha256"]): "JoinRefusal",
         run.control_record(v["n"]): "Control",
         run.eval(v["round"]): "EvalRecord",
         run.file_hashes(v["sha256"]): "payload",
@@ -91,7 +92,7 @@ def test_the_tree_is_the_one_that_is_built(round: int) -> None:
     values: dict[str, Any] = {
         "run": "abcd1234", "fragment": 7, "sha256": "ab" * 32, "round": round, "shard": round // 100, "unit": "client-3",
         "learner": "studio", "k": 12, "claim": 2, "n": 34, "generation": 5, "target": "mac", "k2": 3, "step": 400,
-        "part": round,
+        "part": round, "machine": "0f8b6c0e",
     }  # fmt: skip
     drawn = {
         re.sub(r"<(\w+)(?::(\w+))?>", lambda m: format(values[m[1]], m[2] or ""), key): re.split(r"\W", what.strip())[0]

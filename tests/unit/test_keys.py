@@ -45,6 +45,7 @@ REBUILT: dict[Callable[[str], Any], Callable[[RunKeys, str, Any], str]] = {
     keys.parse_eval: lambda run, _, found: run.eval(found),
     keys.parse_checkpoint: lambda run, _, found: run.checkpoint(found),
     keys.parse_manifest: lambda run, _, found: RunKeys(found).manifest,
+    keys.parse_refusal: lambda run, _, found: run.refusal(*found),
     keys.parse_file_chunk: lambda run, _, found: run.file_chunk(*found),
     keys.parse_work_claim: lambda run, key, found: keys.work_claim("/".join(key.split("/")[:4]) + "/", *found),
     keys.parse_arrival: lambda run, key, found: run.arrival(key.split("/")[3], found[0], **incarnation(found)),
@@ -88,6 +89,7 @@ def test_builders_give_keys_that_their_parsers_invert(
         RUN.init_blob(n, sha256): (keys.parse_round, None),
         RUN.round_blob(round, sha256): (keys.parse_round, None),
         RUN.snapshot_blob(round, learner, sha256): (keys.parse_snapshot, None),
+        RUN.refusal(learner, g, sha256): (keys.parse_refusal, (learner, g, sha256)),
         RUN.file_chunk(sha256, n): (keys.parse_file_chunk, (sha256, n)),
         RUN.file_hashes(sha256): (keys.parse_file_chunk, None),
         RUN.member(g, learner=learner, incarnation=k): (keys.parse_member, (g, learner, k)),
@@ -111,7 +113,7 @@ def test_builders_give_keys_that_their_parsers_invert(
         RUN.arrival(unit, round, learner=learner, incarnation=k): (keys.parse_arrival, (round, learner, k)),
         RUN.barrier_open(unit, round): (keys.parse_arrival, None),
     }
-    assert len(parsed) == 31  # no two builders give one key
+    assert len(parsed) == 32  # no two builders give one key
     for key, (parse, expected) in parsed.items():
         assert check_key(key) == key
         assert parse(key) == expected
@@ -323,7 +325,7 @@ WRITTEN = [
     *(RUN.arrival("mac", 1, learner="mac", incarnation=1), RUN.member(1, learner="mac", incarnation=1), RUN.lead_claim(1, 1)),
     RUN.probe(1, learner="mac", incarnation=1, target="mac", target_incarnation=1),
     *(RUN.mark(1, "ready", learner="mac", incarnation=1), RUN.mark(1, "started", learner="mac", incarnation=1)),
-    *(RUN.job_log(1, 101), RUN.job_checkpoint(1, 1), RUN.job_file(1, 1, SHA)),
+    *(RUN.job_log(1, 101), RUN.job_checkpoint(1, 1), RUN.job_file(1, 1, SHA), RUN.refusal("mac", 1, SHA)),
 ]
 
 

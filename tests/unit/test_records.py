@@ -63,6 +63,7 @@ from swarm.core.records import (
     Claim,
     Control,
     EvalRecord,
+    JoinRefusal,
     LearnerPhase,
     LearnerRecord,
     Participant,
@@ -466,6 +467,15 @@ RECORDS: dict[type[msgspec.Struct], st.SearchStrategy[Any]] = {
             lambda n: st.lists(st.lists(counts, min_size=n, max_size=n).map(tuple), min_size=n, max_size=n).map(tuple)
         ),
     ),
+    JoinRefusal: st.builds(
+        JoinRefusal,
+        machine=ids,
+        machine_name=texts,
+        version=texts,
+        reason=texts.filter(lambda words: 1 <= len(words) <= 300),
+        device=texts,
+        role=roles,
+    ),
     Sample: st.builds(Sample, round=rounds, clients=units.filter(len)),
     Checkpoint: st.builds(Checkpoint, round=rounds, theta=st.lists(refs(), min_size=1, max_size=3).map(tuple)),
     Control: st.one_of(
@@ -750,6 +760,7 @@ HONEST: dict[type[msgspec.Struct], dict[str, Any]] = {
     Claim: {"round": 3, "learner": "mac", "incarnation": 1},
     EvalRecord: {"round": 3, "learner": "mac", "loss": 1.0},
     Control: {"action": "stop"},
+    JoinRefusal: {"machine": "m1", "machine_name": "Mac", "version": "1", "reason": "no torch"},
     Marker: {"id": "3c4b"},
 }
 
@@ -904,6 +915,9 @@ def bad_values() -> list[tuple[type[msgspec.Struct], str, Any]]:
         (["explosion", None], GenerationEnd, ["ending"]),
         (["x" * (MAX_TEXT + 1)], LearnerRecord, ["machine", "machine_name", "boot", "process", "version", "device"]),
         (["x" * (MAX_TEXT + 1)], Control, ["by"]),
+        (["x" * (MAX_TEXT + 1)], JoinRefusal, ["machine_name", "version", "device"]),
+        (NO_ID, JoinRefusal, ["machine"]),
+        (["", "x" * 301, None, 5], JoinRefusal, ["reason"]),
         (["x" * (MAX_TEXT + 1)], Manifest, ["created_by", "replay"]),
         ([{str(n): n for n in range(1001)}, {"x" * 201: 1}, {"x": "x" * 100_001}], Manifest, ["task.options"]),
         ([[HEX] * 10_001], Beat, ["fetching"]),
