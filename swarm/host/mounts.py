@@ -82,7 +82,8 @@ class Finder:
         self._homes = DaemonThreads(1)
 
     async def find(self, mailbox: str, known: Iterable[str] = (), *, below: str = "") -> Found:
-        """Where the mailbox with id `mailbox` is: first among the folders and object stores `known`, then among what is mounted, at the top of each mount, one folder below, and in its folder `below`, if that is told ('a/b')."""
+        """Where the mailbox with id `mailbox` is: first among the folders and object stores `known`, then among
+        what is mounted, at the top of each mount, one folder below, and in its folder `below`, if that is told ('a/b')."""
         wanted = {place if is_objects(place) else absolute(place): False for place in known if _looked_into(place)}
         for point in await self._points():
             wanted.setdefault(point, True)

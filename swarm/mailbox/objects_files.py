@@ -46,7 +46,8 @@ READ_BYTES = 1 << 20  # of a part at a time
 class ObjectFiles:
     """The mailbox at `place`. Safe to use from several threads.
 
-    `now`: a monotonic clock in seconds. `progressed` is called after each part of a long transfer. `guard_s`: how often, at most, it is seen whether the mailbox is still there."""
+    `now`: a monotonic clock in seconds. `progressed` is called after each part of a long transfer. `guard_s`: how often,
+    at most, it is seen whether the mailbox is still there."""
 
     def __init__(
         self,
