@@ -23,7 +23,7 @@ from uuid import uuid4
 import msgspec
 
 from swarm.core.errors import MailboxUnavailable, RecordError, SwarmError
-from swarm.core.fitness import Answer, Race, judged
+from swarm.core.fitness import FEW, Answer, Race, judged
 from swarm.core.lines import encode, taken_apart
 from swarm.mailbox.folder_write import FolderFiles, Staged
 from swarm.mailbox.trial_place import remove_tree
@@ -32,6 +32,7 @@ ANSWER_S = 8.0  # of one process, in a race
 LONGEST_S = 150.0  # after which each process here is ended by the system, whatever it waits for
 TRIES, PAUSE_S = 4, 0.1  # of a creation, while the share says that it may go better later
 LOOK_S = 0.002
+SLOW = 3  # times as long, at most, until enough records were raced for
 GOODBYE_S = 2.0
 
 
@@ -75,13 +76,18 @@ class _Entrant:
 class _LinedUp(FolderFiles):
     """The mailbox's own creation, which waits for the others once the record is staged: all publish at the same moment."""
 
-    def __init__(self, root: str, line_up: Callable[[], None]) -> None:
+    def __init__(self, root: str, line: Line) -> None:
         super().__init__(root)
-        self._line_up = line_up
+        self._line = line
+        self.waits = False  # whether the next creation does: a second try is this process's alone
 
     def stage_record(self, staged: Staged, record: bytes) -> None:
         super().stage_record(staged, record)
-        self._line_up()
+        if self.waits:
+            self.waits = False
+            self._line.send({"staged": True})
+            if self._line.receive() is None:
+                os._exit(0)
 
 
 def race(
@@ -94,13 +100,15 @@ def race(
     over: Callable[[], bool] = lambda: False,
 ) -> Race:
     """Have `processes` processes create up to `records` records below `place`, a mailbox. No other record begins after
-    `limit_s`, or once it is `over`."""
-    began_s = time.monotonic()
+    `limit_s`, or once it is `over`; of the first few, on a slow share, none after three times that."""
     running = _entered(place, processes)
+    began_s = time.monotonic()
     found: dict[str, list[str]] = {"doubles": [], "unwon": [], "changed": [], "errors": []}
     done = stuck = 0
     try:
-        while done < records and len(running) > 1 and time.monotonic() - began_s < limit_s and not over():
+        while done < records and len(running) > 1 and not over():
+            if time.monotonic() - began_s > limit_s * (1 if done >= FEW else SLOW):
+                break
             answers, silent = _round(running, done, answer_s)
             stuck = len(silent)
             lost = len(running) - len(answers) - stuck
@@ -196,29 +204,20 @@ def _sent_home(entrants: Sequence[_Entrant]) -> int:
 def _bid(place: str, number: int, line: Line) -> NoReturn:
     """What a process of the race does, to its end."""
     signal.setitimer(signal.ITIMER_REAL, LONGEST_S)
+    files = _LinedUp(place, line)
     try:
         while (asked := line.receive()) is not None:
-            _bid_once(place, number, int(asked["record"]), line)
+            _bid_once(files, number, int(asked["record"]), line)
     finally:
         os._exit(0)  # not a second time through what the process that was forked has still to do
 
 
-def _bid_once(place: str, number: int, n: int, line: Line) -> None:
-    lined_up = False
-
-    def line_up() -> None:
-        nonlocal lined_up
-        if not lined_up:  # a second try is this process's alone
-            lined_up = True
-            line.send({"staged": True})
-            if line.receive() is None:
-                os._exit(0)
-
+def _bid_once(files: _LinedUp, number: int, n: int, line: Line) -> None:
     key = f"runs/race/{n:06d}/record.json"
     record = encode(Bid(number, n, "x" * (n % 7 * 1000)), nonce=uuid4().hex)
     wrote = hashlib.sha256(record).hexdigest()
+    files.waits = True
     try:
-        files = _LinedUp(place, line_up)
         won = _patiently(lambda: files.create(key, record))
     except SwarmError as error:
         line.send({"wrote": wrote, "error": str(error)})

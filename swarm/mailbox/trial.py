@@ -38,7 +38,7 @@ from swarm.mailbox.trial_place import Place
 
 TIMEOUT_S, TOTAL_S = 10.0, 60.0  # of one check; after which no other one begins
 BEGIN_S = 20.0  # within which this machine starts another process, however busy it is
-END_S = 3.0  # that the removing of everything may take before it is left to a sweep
+REMOVE_S, HURRY_S = 25.0, 5.0  # that is waited for the removing of everything; where the share hangs, or somebody waits
 TRIPS = 5
 SYNC_BYTES = 64 << 10
 SEEN_S, FIND_S = 5.0, 3.0  # within which another process, and this one, must see what was written
@@ -87,7 +87,7 @@ async def trial(
         *first.values(),
         Check("second process", tried.second_process, limit_s=BEGIN_S + timeout_s),
         Check("marker", partial(tried.apart, "marker", tried.marker), needed=True),
-        Check("race", partial(tried.apart, "race", tried.race), limit_s=2 * timeout_s + extent.race_s),
+        Check("race", partial(tried.apart, "race", tried.race), limit_s=2 * timeout_s + 3 * extent.race_s),
         Check("visibility", partial(tried.apart, "visibility", tried.visibility), limit_s=timeout_s + SEEN_S),
         Check("listing", tried.listing, limit_s=timeout_s + extent.names_s + FIND_S),
         Check("names", tried.names),
@@ -98,17 +98,16 @@ async def trial(
     ]
     try:
         await threads.run(tried.second.start)  # it is there when it is needed
+        checks = [tried.noted(check) for check in checks]
         found = await probe.looked_at(checks, where=root, timeout_s=timeout_s, total_s=total_s, threads=threads, told=told)
         told([*found, checking("verdict", "removing what was tried", topic=TOPIC)])
     finally:
-        # A share that hangs keeps what is there: this process waits no longer, and the next trial, or a sweep, removes it.
+        # What a share keeps that hangs now, the second process removes when it answers again; else the next trial does.
         ending = asyncio.ensure_future(threads.run(tried.end))
-        await asyncio.wait({ending}, timeout=2 * END_S)
-        if not ending.done():
-            tried.second.kill()
+        await asyncio.wait({ending}, timeout=HURRY_S if tried.looking else REMOVE_S)
     left = not ending.done() or ending.exception() is not None or not ending.result()
     if left and tried.began:
-        words = f"{tried.place.path} could not be removed: a sweep, or the next `swarm doctor --mailbox`, does it"
+        words = f"{tried.place.path} is not removed yet: a sweep, or the next `swarm doctor --mailbox`, does it"
         found.append(warning("leavings", words, "see that the share is mounted and answers", topic=TOPIC))
     return [*found, fitness.conclusion(found)]
 
@@ -172,14 +171,12 @@ class Second:
         return self._process
 
     def end(self) -> None:
-        """Have it remove what is there, and end; by force if that takes too long."""
+        """Have it remove what is there, and end: it does so, too, if this process is gone first."""
         if self._process is not None:
             assert self._process.stdin is not None
             with suppress(OSError):
                 self._process.stdin.close()
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(END_S)
-            self.kill()
+            self._process.wait()
 
     def kill(self) -> None:
         """With its processes. Not waited for: the share may hold them."""
@@ -198,15 +195,16 @@ class _Trial:
         self._root, self.place = place.root, place
         self.second = Second(command)
         self.began = False  # whether there may be something on the share
+        self.looking = 0  # checks that run
         self._seconded = False  # whether the second process can be asked
 
     def end(self) -> bool:
         """Whether nothing is left."""
-        if not self.began:
+        if self._seconded:
+            self.second.end()
+        else:
             self.second.kill()
-            return True
-        self.second.end()
-        return self.place.remove()
+        return not self.began or self.place.remove()
 
     def mailbox(self) -> str | Iterable[Tick]:
         """As the quick check has it; but a folder that is empty may become one."""
@@ -222,6 +220,18 @@ class _Trial:
         except (MailboxCorrupt, FormatMismatch, RecordError) as error:
             return [failed("mailbox", str(error), "give another folder, or use the version of swarm that made it", topic=TOPIC)]
         return self._quick()
+
+    def noted(self, check: Check) -> Check:
+        """The same, counted while it runs."""
+
+        def look() -> str | Iterable[Tick]:
+            self.looking += 1
+            try:
+                return check.look()
+            finally:
+                self.looking -= 1
+
+        return check._replace(look=look)
 
     def second_process(self) -> list[Tick]:
         self._seconded = self.second.begins(BEGIN_S)

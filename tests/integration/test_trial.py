@@ -28,12 +28,19 @@ COMMAND = python("swarm.mailbox.racing")
 QUICK = ["folder", "file system", "mailbox", "writable", "exclusive creation", "free space"]
 ALL = [*QUICK, "marker", "race", "visibility", "listing", "names", "timings", "syncing", "speed", "clock", "verdict"]
 LIAR = """
-import os, runpy
+import errno, os, runpy, uuid
 real = os.rename
 def rename(old, new):  # as a cloud drive: it takes what is there away, and says that all went well
-    if os.path.exists(new + "/record.json"):
-        real(new, new + ".conflict-" + str(os.getpid()))
-    real(old, new)
+    while True:
+        try:
+            return real(old, new)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        try:
+            real(new, f"{new}.{uuid.uuid4().hex}")
+        except FileNotFoundError:
+            pass
 os.rename = rename
 runpy.run_module("swarm.mailbox.racing", run_name="__main__")
 """
@@ -163,9 +170,9 @@ async def test_a_disk_that_is_full_says_so_wherever_it_is_noticed(tmp_path: Path
 async def test_a_share_that_hangs_ends_the_trial_and_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     await init_mailbox(tmp_path)
     answer = threading.Event()
-    monkeypatch.setattr(module, "END_S", 0.2)
+    monkeypatch.setattr(module, "HURRY_S", 0.2)
     monkeypatch.setattr(module, "_syncs_folders", lambda path: answer.wait(60))
-    monkeypatch.setattr(Place, "remove", lambda self: answer.wait(60))
+    monkeypatch.setattr(module.Second, "end", lambda self: answer.wait(60))
     found = await tried(tmp_path, timeout_s=4.0)
     answer.set()
     assert list(found)[-3:] == ["syncing", "leavings", "verdict"]

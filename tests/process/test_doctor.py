@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import getpass
 import os
+import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,9 @@ from tests.process.terminal import ROOT, Command, Terminal, terminal
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 TOKEN = "hf_0123456789abcdefghijklmn"
-LONGEST_S = 60.0  # it promises ten; a call that hangs would never end
+LONGEST_S = 60.0  # it promises a quarter of that; a call that hangs would never end
+TRIED = ("marker", "race", "visibility", "listing", "names", "syncing", "clock", "verdict")
+BARE = os.pathsep.join([str(Path(__file__).parent / "frameworkless"), str(ROOT)])  # no framework is found, nor loaded
 
 
 @pytest.fixture
@@ -42,9 +45,11 @@ def test_this_machine_is_looked_at_from_end_to_end(swarm: Terminal, mailbox: str
     assert [each["topic"] for each in found.values()] == sorted((t for t, _ in found), key=TOPICS.index), "grouped"
     assert {topic for topic, _ in found} == set(TOPICS)
     assert code == int(any(not each["ok"] for each in found.values())), str(command)
-    for name in ("folder", "file system", "mailbox", "writable", "exclusive creation", "free space", "timings"):
+    for name in ("folder", "file system", "mailbox", "writable", "exclusive creation", "free space", "timings", *TRIED):
         assert found["share", name]["verdict"] in ("ok", "warning"), found["share", name]
     assert "create " in str(found["share", "timings"]["detail"])
+    assert "8 processes" in str(found["share", "race"]["detail"])
+    assert str(found["share", "verdict"]["detail"]).startswith("fit")
     assert len(os.listdir(f"{mailbox}/tmp")) == 0
     for framework in installed_frameworks():
         tried = [each for (topic, name), each in found.items() if topic == "framework" and str(name).startswith(framework)]
@@ -66,9 +71,29 @@ def test_a_share_that_hangs_holds_nothing_up(swarm: Terminal, mailbox: str, tmp_
     assert found["settings", "settings"]["ok"]
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda number: number.name)
+def test_a_trial_that_is_ended_midway_leaves_nothing(swarm: Terminal, mailbox: str, number: signal.Signals) -> None:
+    """After Ctrl-C it is gone at once; killed, its second process removes it."""
+    command = swarm.start("doctor", "--mailbox", mailbox, PYTHONPATH=BARE)
+    place = Path(mailbox, "tmp")
+    until(lambda: any(place.glob("*/runs/race/*")))
+    command.signal(number)
+    assert command.wait() == (130 if number == signal.SIGINT else -number)
+    if number == signal.SIGKILL:
+        until(lambda: not any(place.iterdir()))
+    assert not any(place.iterdir())
+    assert sorted(os.listdir(mailbox)) == ["mailbox", "runs", "tmp", "trash"]
+
+
+def until(so: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + LONGEST_S
+    while not so():
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
+
+
 def test_without_a_framework_it_says_what_to_install(swarm: Terminal, mailbox: str) -> None:
-    bare = os.pathsep.join([str(Path(__file__).parent / "frameworkless"), str(ROOT)])
-    command = swarm.start("doctor", "--mailbox", mailbox, PYTHONPATH=bare)
+    command = swarm.start("doctor", "--mailbox", mailbox, PYTHONPATH=BARE)
     assert command.wait() == 1
     assert "pip install 'homeswarm[train]'" in command.until("→ pip install")
     assert command.err[-1].startswith("1 failed, "), str(command)
