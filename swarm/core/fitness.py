@@ -91,7 +91,7 @@ def race_tick(race: Race) -> Tick:
         return warning(name, words, "did somebody end it, or is memory scarce? Look again", topic=TOPIC)
     if race.records < FEW:
         words = f"{done} created only {records} in {race.took_s:.0f} s, with one winner each: too few to tell"
-        return warning(name, words, _SLOW, topic=TOPIC)
+        return warning(name, words, f"look again when this machine is less busy; if it stays so, {_SLOW}", topic=TOPIC)
     return ok(name, f"{done} created {records} at once: each had one winner, and all read the same", topic=TOPIC)
 
 
