@@ -46,7 +46,7 @@ def write_all(fd: int, buffer: Buffer) -> int:
     return done
 
 
-def read_all(fd: int, size: int, progressed: Callable[[], None]) -> bytes:
+def read_all(fd: int, size: int, progressed: Callable[[], None] = lambda: None) -> bytes:
     """The file's `size` bytes. Raises OSError (ESTALE) if it is shorter or longer: not what was opened."""
     parts = []
     while part := os.read(fd, CHUNK_BYTES):

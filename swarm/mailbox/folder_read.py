@@ -31,7 +31,6 @@ _is_key = functools.lru_cache(1 << 11)(is_key)  # the same names are listed agai
 TMP, TRASH, RUNS = STAGED.rstrip("/"), TRASHED.rstrip("/"), "runs"
 OURS = re.compile(r"[0-9a-f]{32}")  # names in the first two
 PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)  # between tries of what is often over within a second
-STATS_AT_ONCE = 256  # sizes asked for, after which a long listing has made progress
 MAX_DEPTH = 16  # folders below the mailbox that a listing enters
 
 
@@ -126,9 +125,8 @@ class FolderReader:
                 return self.patiently(partial(self._lying, prefix.rstrip("/")))
         found = {}
         with foreign(self.root):
-            for n, key in enumerate(self.list(prefix, "")):
-                if n % STATS_AT_ONCE == 0:
-                    self._progressed()
+            for key in self.list(prefix, ""):
+                self.progressed()
                 size = self.patiently(partial(self._file_bytes, self.path(key)))
                 if size is not None:
                     found[key] = size
@@ -139,6 +137,7 @@ class FolderReader:
         found = {}
         for name in filter(OURS.fullmatch, os.listdir(self.path(place))):
             path = self.path(f"{place}/{name}")
+            self.progressed()
             with suppress(FileNotFoundError):  # published, or removed, since it was listed
                 inside = os.listdir(path) if stat.S_ISDIR(os.lstat(path).st_mode) else None
                 files = [path] if inside is None else [f"{path}/{each}" for each in inside]

@@ -391,3 +391,10 @@ def test_parsers_never_raise_and_take_only_what_a_builder_writes(key: str) -> No
 )
 def test_foreign_names_are_nobodys(key: str) -> None:
     assert [parse(key) for parse in PARSERS] == [None] * len(PARSERS)
+
+
+@given(st.text(st.sampled_from("aAbBzZ09._-/ſKİß"), max_size=12))
+def test_no_two_keys_are_one_on_a_share_that_folds_case(text: str) -> None:
+    """Were one key another's double there, both would have to be keys: only one of all that fold to the same text is."""
+    assert not is_key(text) or text == text.lower() == text.casefold()
+    assert not is_key(text) or text.isascii()  # nor do forms of Unicode matter, which macOS changes

@@ -13,7 +13,7 @@ import pytest
 from swarm.core.errors import MailboxError, MailboxFull, MailboxReadOnly, MailboxUnavailable
 from swarm.mailbox import folder_write
 from swarm.mailbox.folder_write import FolderFiles
-from tests.faults.share import Share, contents
+from tests.process.faults.share import Share, contents
 
 pytestmark = pytest.mark.process
 RECORD = "runs/r/rounds/00000000/0000000001/record.json"

@@ -6,7 +6,7 @@ import pytest
 
 from swarm.core.events import ShareBack, ShareLost, WorkerEvent
 from swarm.runtime.patience import Patience
-from tests.faults.share import QuickMailbox, Share
+from tests.process.faults.share import QuickMailbox, Share
 
 pytestmark = pytest.mark.process
 

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.faults.share import Share, mounted
+from tests.process.faults.share import Share, mounted
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from swarm.core.manifest import FORMAT, Marker
 from swarm.mailbox.contract import Mailbox
 from swarm.mailbox.folder_init import init_folder
 from swarm.runtime.patience import Patience
-from tests.faults.share import QuickMailbox, Share, mounted
+from tests.process.faults.share import QuickMailbox, Share, mounted
 
 pytestmark = pytest.mark.process
 RECORD = "runs/r/rounds/00000000/0000000001/record.json"

@@ -12,7 +12,7 @@ import pytest
 from swarm.core.errors import MailboxError, MailboxUnavailable
 from swarm.core.keys import MARKER
 from swarm.mailbox.folder_write import FolderFiles
-from tests.faults.share import Share, contents, mounted
+from tests.process.faults.share import Share, contents, mounted
 
 pytestmark = pytest.mark.process
 RECORD = "runs/r/rounds/00000000/0000000001/record.json"
@@ -107,7 +107,7 @@ def test_a_file_that_is_shorter_than_it_says_is_never_given_out(share: Share, fi
 
 
 def test_a_bit_that_flips_on_the_way_is_in_the_reading_and_not_in_the_mailbox(share: Share, files: FolderFiles) -> None:
-    """What bits were flipped is for the reader's hash to find out (test_flipped_bits.py): the next reading is right."""
+    """The reader's hash finds it out (tests/integration/test_flipped_bits.py), and the next reading is right."""
     share.fails({"ops": ["read"], "path": "runs/", "flip": True, "count": 1})
     assert files.read(RECORD) == b"secord"
     assert files.read(RECORD) == b"record"

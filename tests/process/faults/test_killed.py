@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.share import HERE, Share, contents
+from tests.process.faults.share import HERE, Share, contents
 
 pytestmark = pytest.mark.process
 RECORD = "runs/r/rounds/00000000/0000000001/record.json"
@@ -28,7 +28,7 @@ STEPS = ("mkdir", "chmod", "create", "write", "flush", "fsync", "fsyncdir", "ren
 class Victims:
     def __init__(self) -> None:
         command = [sys.executable, str(HERE / "victims.py")]
-        env = os.environ | {"PYTHONPATH": str(HERE.parents[1])}
+        env = os.environ | {"PYTHONPATH": str(HERE.parents[2])}
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
 
     def ask(self, **order: Any) -> dict[str, int]:
