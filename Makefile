@@ -1,6 +1,6 @@
 # For GNU Make 3.81 (the one that macOS ships) and newer.
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow fuzz ranks lint format bench bench-screen pictures clean
+.PHONY: help demo test slow fuzz soak ranks lint format bench bench-screen pictures clean
 
 BIN := .venv/bin
 # Both kinds of learner: PyTorch and MLX train in one run.
@@ -13,6 +13,7 @@ help:
 	@echo 'make test    the tests that take seconds'
 	@echo 'make slow    the tests that take minutes'
 	@echo 'make fuzz    100,000 damaged files, one after the other, for whatever reads them; a part of make slow'
+	@echo 'make soak    four learners over shares that fail in every way, for an hour; MINUTES=10 SEED=7 for less, and again'
 	@echo 'make ranks   the tests of fine-tuning, which need MLX-LM and what it brings along'
 	@echo 'make lint    ruff, mypy and the import contracts'
 	@echo 'make format  lay out the code the way lint wants it'
@@ -35,6 +36,9 @@ slow: .venv/.dev-stamp
 
 fuzz: .venv/.dev-stamp
 	@$(BIN)/python -m pytest -m slow tests/fuzz $(PYTEST_ARGS)
+
+soak: .venv/.dev-stamp
+	@$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED))
 
 ranks: .venv/.ranks-stamp
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow' tests/unit/test_finetune.py tests/unit/test_batches_of_rows.py \

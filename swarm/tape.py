@@ -14,7 +14,7 @@ from typing import TypeAlias
 import msgspec
 
 from swarm.core import keys
-from swarm.core.errors import MailboxCorrupt, MailboxMoved, RecordError, RecordForged
+from swarm.core.errors import MailboxCorrupt, MailboxMoved, RecordError, RecordForged, RecordGone
 from swarm.core.fragments import Schedule
 from swarm.core.lease import BeatId
 from swarm.core.lines import body_sha256, decode, decode_needed, encode
@@ -80,13 +80,13 @@ class Tape:
 
     async def rounds_after(self, round: int, look: Look = NO_LOOK) -> int:
         """The newest round that is committed without a gap after `round`; `round` itself if nothing is new. One list, but
-        after a long absence a few. Raises MailboxMoved if `round` itself is gone."""
+        after a long absence a few. Raises RecordGone if `round` itself is gone."""
         shard = (round + 1) // keys.SHARD
         listed = _numbers(await self._list(look, *self._rounds_from(round)))
         # A listing may be late, so that only a look tells. In a copy restored from before that round nobody would ever add
         # the one that is waited for here.
         if round // keys.SHARD == shard and round not in listed and await self.mailbox.read(self.keys.round(round)) is None:
-            raise MailboxMoved(f"{self.keys.round(round)}: gone: the mailbox was replaced or restored from an older copy")
+            raise RecordGone(f"{self.keys.round(round)}: gone: the mailbox was replaced or restored from an older copy")
         newest = _contiguous(round, (n for n in listed if n > round))
         if newest == (shard + 1) * keys.SHARD - 1:
             newest = max(newest, await self.newest_round())
@@ -125,7 +125,7 @@ class Tape:
         if self._held is None or self._held[0] != round - 1:
             data = await self.mailbox.read(self.keys.round(round - 1))
             if data is None:
-                raise MailboxMoved(f"{self.keys.round(round - 1)}: gone")
+                raise RecordGone(f"{self.keys.round(round - 1)}: gone")
             return body_sha256(data)
         return self._held[1]
 

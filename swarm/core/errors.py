@@ -23,7 +23,8 @@ SwarmError
 │   ├── MailboxFull             no space left, or over quota
 │   ├── MailboxReadOnly         mounted or exported read-only
 │   ├── MailboxMoved            another mailbox than before: stop
-│   │   └── MailboxAway         no mailbox there now: mounted again, it may be back
+│   │   ├── MailboxAway         no mailbox there now: mounted again, it may be back
+│   │   └── RecordGone          a record that was read here is not there: a listing that is behind, or an older copy
 │   └── MailboxCorrupt          an object that is not what its key promises
 │       └── RecordForged        a record without a signature that this swarm's passphrase gives
 ├── RecordError                 a record that cannot be decoded; also a ValueError
@@ -175,6 +176,10 @@ class MailboxMoved(MailboxError):
 
 
 class MailboxAway(MailboxMoved):
+    pass
+
+
+class RecordGone(MailboxMoved):
     pass
 
 

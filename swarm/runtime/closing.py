@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from swarm.core.acceptance import late
-from swarm.core.errors import MailboxMoved
+from swarm.core.errors import RecordGone
 from swarm.core.manifest import INIT
 from swarm.core.records import Claim, LearnerRecord, Participant, Rejected, RoundRecord, Snapshot
 from swarm.core.rounds import ClaimView, my_claim, next_claim, weight
@@ -60,7 +60,7 @@ class Closer:
     ) -> Closed | None:
         """Merge and commit; None if another syncer committed first. `sorted_out`: the snapshots that may count, sorted by unit,
         and the others. `before`: the fragment's newest record, None at Θ⁰. `theta`: its parameters, which stay as they are.
-        `reason`: why it closes now. `clients`: private ones of FedAvg, for the next round. Raises MailboxMoved, before anything
+        `reason`: why it closes now. `clients`: private ones of FedAvg, for the next round. Raises RecordGone, before anything
         is written, if the round before is not there as this exchange knows it."""
         exchange, spec = self.exchange, self.exchange.manifest.by_rounds
         started_s = asyncio.get_running_loop().time()
@@ -69,7 +69,7 @@ class Closer:
         if round > 0:
             previous = await exchange.round(round - 1)
             if previous is None:
-                raise MailboxMoved(f"{exchange.keys.round(round - 1)}: gone: a round cannot follow it")
+                raise RecordGone(f"{exchange.keys.round(round - 1)}: gone: a round cannot follow it")
             listed = await exchange.mailbox.list(exchange.keys.snapshots(round - 1))
             came_late = late([key for key in listed if await is_genuine(exchange.mailbox, key)], previous)
         parent = await exchange.parent_of(round)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import math
 from collections.abc import Callable, Iterable
 
 from swarm.core import rounds
@@ -16,9 +17,9 @@ from swarm.core.errors import (
     WAITED_OUT,
     Dropped,
     MailboxCorrupt,
-    MailboxMoved,
     PayloadCorrupt,
     PayloadMissing,
+    RecordGone,
     RunEnded,
     RunNotFound,
     Superseded,
@@ -44,6 +45,7 @@ from swarm.tape import NO_LOOK
 from swarm.tensors.schema import Schema, check_equal
 
 LEAVING_TRIES = 3  # of each last word to a share that fails
+LOOKS = 4  # for a run that seems to be deleted
 
 
 class Participant:
@@ -159,10 +161,14 @@ class Participant:
         await self._committed.look()
 
     async def _check_not_deleted(self) -> None:
-        """Raises RunNotFound if the run is no more: what it lacks will not come back, and nothing is to be written any more."""
-        if await self.exchange.mailbox.read(self.exchange.keys.manifest) is None:
-            self._deleted = True
-            raise RunNotFound(f"run {self.exchange.manifest.name} was deleted")
+        """Raises RunNotFound if the run is no more: what it lacks will not come back, and nothing is to be written any more.
+        Missing at one look may be a listing that is behind: it stays missing for half a lease."""
+        for _ in range(LOOKS):
+            if await self.exchange.mailbox.read(self.exchange.keys.manifest) is not None:
+                return
+            await asyncio.sleep(self.exchange.manifest.algorithm.lease_s / (2 * LOOKS))
+        self._deleted = True
+        raise RunNotFound(f"run {self.exchange.manifest.name} was deleted")
 
     async def leave(self) -> None:
         """Finish a snapshot that was begun, or if the run has ended what its last round asks for; write what was evaluated;
@@ -188,27 +194,21 @@ class Participant:
         """Take part until the run ends for this learner. Whatever the share does, only a named error gets out."""
         backoff_s, trouble, since_s, first_s = BACKOFF_S[0], "", 0.0, 0.0
         loop = asyncio.get_running_loop()
-        spec = self.exchange.manifest.algorithm
         while True:
             if self._beating is not None and self._beating.done():
                 self._beating.result()  # without beats this learner would soon be gone, in the eyes of the others
             try:
                 ended = await self._patience.through(self.poll)
-            except MailboxMoved:
-                await self._patience.through(self._check_not_deleted)
-                raise
-            except (PayloadMissing, PayloadCorrupt, MailboxCorrupt) as error:
-                if isinstance(error, PayloadMissing):
+            except (PayloadMissing, PayloadCorrupt, MailboxCorrupt, RecordGone) as error:
+                # Gone: a newer record will say where to go on. Damaged, or seemingly forged: perhaps only on the way here.
+                if isinstance(error, PayloadMissing | RecordGone):
                     await self._patience.through(self._check_not_deleted)
                 others = await self._patience.through(self._others_go_on)
-                # Gone: a newer record will say where to go on. Damaged, or seemingly forged: perhaps only on the way here.
                 if str(error) != trouble:
                     first_s = first_s if trouble else loop.time()
                     trouble, since_s = str(error), loop.time()
                     self.emit(Trouble(message=trouble, lasts=True))
-                elif not others and loop.time() - since_s > (
-                    spec.keep_s if isinstance(error, PayloadMissing) else 3 * spec.lease_s
-                ):
+                elif loop.time() - since_s > self._bears_s(error, others=others):
                     raise await advised(self.exchange, error) from None
                 else:
                     self._activity.phase = "join"  # nobody is to wait for one that cannot go on
@@ -227,6 +227,13 @@ class Participant:
                 async with asyncio.timeout(self.poll_s):
                     await self._wake.wait()
             self._wake.clear()
+
+    def _bears_s(self, error: Exception, *, others: bool) -> float:
+        """For how long it tries again. `others`: whether others go on."""
+        spec = self.exchange.manifest.algorithm
+        if isinstance(error, RecordGone):  # whoever goes on does so with an older copy
+            return spec.lease_s
+        return math.inf if others else spec.keep_s if isinstance(error, PayloadMissing) else 3 * spec.lease_s
 
     async def _others_go_on(self) -> bool:
         """Whether somebody else trains, and somebody else closes rounds: then what is the newest now will not stay so."""

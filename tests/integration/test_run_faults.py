@@ -209,6 +209,45 @@ def test_listings_that_are_late_all_the_time_slow_the_run_down_and_no_more(late_
     virtually(main())
 
 
+class Behind(Wrapped):
+    """While `behind`, what was seen before is gone again, whoever asks for it."""
+
+    behind = False
+
+    def _hides(self, key: str) -> bool:
+        return self.behind and key.endswith("/record.json")
+
+    async def list(self, prefix: str, after: str = "") -> list[str]:
+        return [key for key in await self.inner.list(prefix, after) if not self._hides(key)]
+
+    async def read(self, key: str) -> bytes | None:
+        return None if self._hides(key) else await self.inner.read(key)
+
+
+def test_records_that_are_gone_for_a_moment_and_come_back_end_nothing() -> None:
+    """As with a listing that falls behind what it has shown before. The run seems to be deleted, or an older copy."""
+
+    async def main() -> None:
+        boxes: list[Behind] = []
+
+        def behind(inner: Mailbox) -> Behind:
+            boxes.append(Behind(inner))
+            return boxes[-1]
+
+        crowd = await Crowd.of(between=behind)
+        crowd.begin()
+        await crowd.until_round(1)
+        for box in boxes:
+            box.behind = True
+        await asyncio.sleep(2.5)
+        for box in boxes:
+            box.behind = False
+        records = await crowd.ends_well()
+        assert all(len(record.participants) == 3 for record in records)
+
+    virtually(main())
+
+
 @pytest.mark.parametrize("kind", ["double", "foreign"])
 def test_listings_with_names_twice_and_of_strangers_make_no_difference(kind: Any) -> None:
     async def main() -> None:
