@@ -20,6 +20,7 @@ from swarm.core.errors import HeaderError, PayloadCorrupt, PayloadMissing, Schem
 from swarm.core.lines import encode
 from swarm.core.manifest import INIT, Manifest, PayloadRef
 from swarm.core.records import Checkpoint, RoundRecord, Snapshot
+from swarm.core.specs import FedAvg
 from swarm.host.memory import LARGE_BYTES, give_back
 from swarm.mailbox.contract import PART_BYTES, Buffer, Mailbox
 from swarm.manifests import read_to_write
@@ -86,10 +87,30 @@ class Exchange(Tape):
         super().__init__(mailbox, manifest)
         self.offload = offload
         self.schema = Schema(manifest.tensors)
+        self._referred: dict[int, frozenset[str]] = {}  # what the newest records that were seen refer to, by round
+        self._swept_init = False
         self.sent_bytes = self.received_bytes = 0
         self.progress_bytes = 0  # grows while anything moves
 
     # Reading
+
+    async def round(self, round: int) -> RoundRecord | None:
+        record = await super().round(round)
+        if record is not None:
+            self._remember(record)
+        return record
+
+    async def commit(self, record: RoundRecord) -> bool:
+        won = await super().commit(record)
+        if won:
+            self._remember(record)
+        return won
+
+    def _remember(self, record: RoundRecord) -> None:
+        refs = (record.theta, record.outer, record.update)
+        self._referred[record.round] = frozenset(ref.sha256 for ref in refs if ref is not None)
+        while len(self._referred) > 2 * len(self.plan):
+            del self._referred[min(self._referred)]
 
     def theta_ref(self, fragment: int, record: RoundRecord | None) -> PayloadRef:
         return self.manifest.init[fragment] if record is None else record.theta
@@ -102,6 +123,15 @@ class Exchange(Tape):
 
     def delta_key(self, snapshot: Snapshot) -> str:
         return self.keys.snapshot_blob(snapshot.round, snapshot.learner, snapshot.payload.sha256)
+
+    def snapshot_key(self, snapshot: Snapshot) -> str:
+        return self.keys.snapshot(
+            snapshot.round,
+            unit=snapshot.unit,
+            learner=snapshot.learner,
+            incarnation=snapshot.incarnation,
+            claim=snapshot.claim,
+        )
 
     async def fetch(self, fragment: int, ref: PayloadRef, *, dtype: str | None = None) -> Tensors:
         """A theta or outer payload of `fragment`, verified: read-only arrays by name. `dtype`: of all tensors (outer: F32);
@@ -194,7 +224,8 @@ class Exchange(Tape):
         """
         self._check_size(key, ref)
         sha = hashlib.sha256()
-        head = np.empty(min(HEAD_BYTES, ref.size_bytes), np.uint8).data
+        # Of a small payload all, and whether there is more of it than was promised.
+        head = np.empty(min(HEAD_BYTES, ref.size_bytes + 1), np.uint8).data
         await self._read(key, ref, 0, head)
         begin = header_size(head, ref.size_bytes)
         if begin > len(head):
@@ -218,7 +249,7 @@ class Exchange(Tape):
             buffer = ring.next(size + 1)
             for at in range(0, size, PART_BYTES):
                 part = buffer[at : min(at + PART_BYTES, size)]
-                end = at + len(part) + (last and at + len(part) == size)
+                end = at + len(part) + (last and at + len(part) == size and len(head) <= ref.size_bytes)
                 known = head[span.begin + at : span.begin + at + len(part)]
                 buffer[at : at + len(known)] = known
                 if at + len(known) < end:
@@ -258,14 +289,7 @@ class Exchange(Tape):
         packed = Packed(delta)
         place = functools.partial(self.keys.snapshot_blob, snapshot.round, snapshot.learner)
         snapshot = msgspec.structs.replace(snapshot, payload=await self._put(packed, place, snapshot.round))
-        key = self.keys.snapshot(
-            snapshot.round,
-            unit=snapshot.unit,
-            learner=snapshot.learner,
-            incarnation=snapshot.incarnation,
-            claim=snapshot.claim,
-        )
-        await self.mailbox.put(key, [encode(snapshot, nonce=derived_nonce(snapshot))])
+        await self.mailbox.put(self.snapshot_key(snapshot), [encode(snapshot, nonce=derived_nonce(snapshot))])
         return snapshot
 
     async def store(self, round: int, tensors: Tensors) -> PayloadRef:
@@ -329,21 +353,24 @@ class Exchange(Tape):
         last = newest - 2 * len(self.plan)
         kept = set(fetching)
         for round in range(max(0, last + 1), newest + 1):
-            record = await self.round(round)
-            if record is not None:
-                kept |= {ref.sha256 for ref in (record.theta, record.outer, record.update) if ref is not None}
+            if round not in self._referred:
+                await self.round(round)
+            kept |= self._referred.get(round, frozenset())
         doomed: list[str] = []
-        for kind in ("blobs/rounds/", "blobs/snapshots/", "snapshots/", "claims/", "clients/"):
+        clients = ("clients/",) if isinstance(self.manifest.algorithm, FedAvg) else ()
+        for kind in ("blobs/rounds/", "blobs/snapshots/", "snapshots/", "claims/", *clients):
             prefix = f"{self.keys.root}/{kind}"
             for name in await self.mailbox.names(prefix):
                 if name.isdecimal() and int(name) <= last:
                     doomed += await self.mailbox.list(f"{prefix}{name}/")
-        if last >= 0:  # whoever creates this run still has lost, and will not look for what it wrote
+        init = last >= 0 and not self._swept_init
+        if init:  # whoever creates this run still has lost, and will not look for what it wrote
             kept |= {ref.sha256 for ref in self.manifest.init}
             doomed += await self.mailbox.list(f"{self.keys.root}/blobs/init/")
         doomed = [key for key in doomed if key.rsplit("/", 1)[1].split(".")[0] not in kept]
         if doomed:
             await self.mailbox.delete(doomed)
+        self._swept_init = self._swept_init or init
         return len(doomed)
 
 

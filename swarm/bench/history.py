@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
+from swarm.bench.counting import CountingMailbox
 from swarm.bench.options import Options
 from swarm.bench.runs import learner_record, new_run
 from swarm.core.lines import body_sha256, encode
@@ -26,34 +25,6 @@ from swarm.tasks.blank import build
 POLLS, BATCHES = 100, 8
 
 
-class _Counting(FolderMailbox):
-    """Counts the calls."""
-
-    def __init__(self, location: str) -> None:
-        super().__init__(location)
-        self.calls: Counter[str] = Counter()
-
-    async def list(self, prefix: str, after: str = "") -> Any:
-        self.calls["list"] += 1
-        self.calls["trips"] += 1
-        return await super().list(prefix, after)
-
-    async def lists(self, requests: Sequence[tuple[str, str]]) -> Sequence[Sequence[str]]:
-        self.calls["list"] += len(requests)
-        self.calls["trips"] += 1
-        return await super().lists(requests)
-
-    async def names(self, prefix: str) -> Sequence[str]:
-        self.calls["names"] += 1
-        self.calls["trips"] += 1
-        return await super().names(prefix)
-
-    async def read(self, key: str) -> bytes | None:
-        self.calls["read"] += 1
-        self.calls["trips"] += 1
-        return await super().read(key)
-
-
 def history(options: Options) -> dict[str, object]:
     """Joins a small model's run with `options.rounds` committed rounds and polls it. CPU and wall seconds."""
     small = msgspec.structs.replace(options, params=min(options.params, 10_000), tensors=min(options.tensors, 10), fragments=1)
@@ -65,7 +36,7 @@ def history(options: Options) -> dict[str, object]:
 
 
 async def _measure(location: str, manifest: Manifest, adapter: Any) -> dict[str, object]:
-    mailbox = _Counting(location)
+    mailbox = CountingMailbox(location)
     started = time.process_time(), time.perf_counter()
     await mailbox.open()
     learner = Learner(

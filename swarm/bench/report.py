@@ -17,6 +17,7 @@ from swarm.bench.options import Options
 from swarm.core.errors import WorkerFailed
 
 HISTORIES = (10, 9_999)
+OPERATIONS = 25.0  # of a round and learner; more fragments share what is asked once a turn
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +71,9 @@ def _figures(
         return Figure(name=name, value=value, bound=bound, what=what)
 
     yield figure("round", rounds["cpu_s"] / limits["floor_s"], 1.6, "CPU of a round, both processes, in floors")
+    every = [count for learner in rounds["operations"] for count in learner]
+    what = "calls of the mailbox a round and learner, besides beats and polls"
+    yield figure("operations", sum(every) / max(1, len(every)), OPERATIONS, what)
     yield figure("closer_memory", rounds["closer_bytes"] / size, 4.0, "peak memory of a learner that closes, in models")
     yield figure("follower_memory", rounds["follower_bytes"] / size, 3.0, "peak memory of one that does not, in models")
     yield figure(
@@ -115,6 +119,7 @@ def _rounds(options: Options) -> dict[str, Any]:
     return {
         "cpu_s": min(cpu_s),
         "cpu_s_by_round": cpu_s,
+        "operations": [closing["operations"], following["operations"]],
         "closer_bytes": closing["memory_bytes"],
         "follower_bytes": following["memory_bytes"],
         "closed": [closing["closed"], following["closed"]],

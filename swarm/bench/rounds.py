@@ -10,11 +10,11 @@ import time
 
 import psutil
 
+from swarm.bench.counting import CountingMailbox
 from swarm.bench.options import Options
 from swarm.bench.runs import RUN, learner_record, new_run
 from swarm.core.events import RoundClosed, WorkerEvent
 from swarm.learners.select import adapter_for
-from swarm.mailbox.folder import FolderMailbox
 from swarm.mailbox.threads import DaemonThreads
 from swarm.manifests import read_manifest
 from swarm.runtime.session import Session
@@ -29,11 +29,11 @@ def create(options: Options) -> dict[str, object]:
 
 def learn(options: Options) -> dict[str, object]:
     """Take part in the run in `options.mailbox`. CPU seconds by round, without those of the inner steps; memory in bytes above
-    what the imports took; whether it closed."""
+    what the imports took; the calls of the mailbox by round, besides beats and polls; how many rounds it closed."""
     build(options.framework, {"layer000.weight": (2, 2)}, seed=0)  # imports what it needs
     imported_bytes = psutil.Process().memory_info().rss
     model, scale = build(options.framework, options.shapes, seed=0)
-    mailbox = FolderMailbox(options.mailbox)
+    mailbox = CountingMailbox(options.mailbox)
 
     async def opened() -> object:
         await mailbox.open()
@@ -43,11 +43,13 @@ def learn(options: Options) -> dict[str, object]:
     at_s: list[float] = []
     steps_s = 0.0
     closers: list[str] = []
+    operations: list[int] = []
 
     def emit(event: WorkerEvent) -> None:
         if isinstance(event, RoundClosed):
             at_s.append(time.process_time() - steps_s)
             closers.append(event.closer)
+            operations.append(mailbox.operations)
 
     threads = DaemonThreads(1)
     session = Session(
@@ -70,6 +72,7 @@ def learn(options: Options) -> dict[str, object]:
     unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss
     return {
         "cpu_s": [after - before for before, after in itertools.pairwise(at_s)],
+        "operations": [after - before for before, after in itertools.pairwise(operations)],
         "memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit - imported_bytes,
         "closed": sum(closer == options.learner for closer in closers),
     }

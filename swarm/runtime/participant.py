@@ -310,7 +310,7 @@ class Participant:
         while (publication := self.handoff.outgoing()) is not None:
             if publication.round > self.newest:  # else the round closed without it
                 with self._activity.doing("upload"):
-                    await self._reports.publish(self.me, publication)
+                    self._watch.reported(await self._reports.publish(self.me, publication))
             self.handoff.published(publication)
 
     async def verdicts(self, rounds: Iterable[int]) -> dict[int, Verdict]:

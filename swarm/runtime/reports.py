@@ -16,10 +16,11 @@ class Reports:
     def __init__(self, exchange: Exchange, handoff: Handoff, *, emit: Callable[[WorkerEvent], None]) -> None:
         self.exchange, self.handoff, self.emit = exchange, handoff, emit
 
-    async def publish(self, me: LearnerRecord, publication: Publication) -> None:
-        """A snapshot of the incarnation `me`."""
+    async def publish(self, me: LearnerRecord, publication: Publication) -> Snapshot:
+        """A snapshot of the incarnation `me`, as it was written."""
         snapshot = await self.exchange.publish(self._snapshot(me, publication), publication.delta)
         self.emit(Published(round=publication.round, size_bytes=snapshot.payload.size_bytes))
+        return snapshot
 
     def _snapshot(self, me: LearnerRecord, publication: Publication) -> Snapshot:
         return Snapshot(

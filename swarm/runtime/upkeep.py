@@ -18,12 +18,15 @@ from swarm.runtime.committed import Committed
 from swarm.runtime.handoff import Tensors
 from swarm.runtime.watch import Watch
 
+LOOKS = 10  # at what lies in tmp/ and trash/, in the time for which it must lie there
+
 
 class Upkeep:
     def __init__(self, exchange: Exchange, committed: Committed, watch: Watch, *, emit: Callable[[WorkerEvent], None]) -> None:
         self.exchange, self.emit = exchange, emit
         self._committed, self._watch = committed, watch
         self._refusals = Expiry(exchange.mailbox, exchange.manifest.run)
+        self._swept_s: float | None = None  # when tmp/ and trash/ were looked at last
         self._owed: list[Callable[[], Awaitable[None]]] = []
 
     def owe(self, round: int) -> None:
@@ -63,5 +66,8 @@ class Upkeep:
 
     async def _sweep(self, round: int) -> None:
         await self.exchange.sweep(round, fetching=self._watch.fetching)
-        await self.exchange.mailbox.sweep(self.exchange.manifest.algorithm.keep_s)
-        await self._refusals.look(asyncio.get_running_loop().time())
+        keep_s, now_s = self.exchange.manifest.by_rounds.keep_s, asyncio.get_running_loop().time()
+        if self._swept_s is None or now_s - self._swept_s >= keep_s / LOOKS:
+            await self.exchange.mailbox.sweep(keep_s)
+            self._swept_s = now_s
+        await self._refusals.look(now_s)

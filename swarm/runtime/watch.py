@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from swarm.core import rounds
 from swarm.core.acceptance import sort_out
 from swarm.core.clients import draw, in_turn, sampled, selection_seed
@@ -65,6 +67,11 @@ class Watch:
         self._moved, self.open.claims = {}, {}
         self.open.since_s = None
         self.open.quorum_at_s = self.open.due_at_s = self.open.hurry_at_s = None
+
+    def reported(self, snapshot: Snapshot) -> None:
+        """This learner has published it: what everybody reads is known here already."""
+        as_read = msgspec.json.decode(msgspec.json.encode(snapshot), type=Snapshot)
+        self.open.snapshots = {**self.open.snapshots, self.exchange.snapshot_key(snapshot): as_read}
 
     async def observe(self, round: int, before: RoundRecord | None = None, look: Look = NO_LOOK) -> None:
         """See who is alive, and who has reported for `round`, the open one. `before`: the record of the round before; FedAvg

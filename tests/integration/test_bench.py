@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FIGURES = {
     *("round", "closer_memory", "follower_memory", "mean", "rda", "publish_F8_E4M3", "publish_F4"),
-    *("rate", "rate_beyond", "join"),
+    *("rate", "rate_beyond", "join", "operations"),
     *(f"{what}_{rounds}" for what in ("poll", "lists") for rounds in (10, 9_999)),
 }
 

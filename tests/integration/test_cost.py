@@ -16,6 +16,7 @@ from swarm.exchange import Exchange
 from swarm.mailbox.faults import Fault, FaultyMailbox
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
 from swarm.runtime.participant import Participant
+from tests.bench.operations import LISTS, OPERATIONS, counted
 from tests.integration.simulation import Learner, Machines, model, new_run, virtually
 from tests.integration.wrappers import Counting
 
@@ -250,3 +251,10 @@ def test_a_listing_that_names_everything_twice_costs_nothing_more() -> None:
         assert len(box.calls) == 1
 
     virtually(main())
+
+
+def test_a_round_costs_each_learner_a_bounded_number_of_calls() -> None:
+    for each in virtually(counted(learners=2, rounds=10)):
+        assert each.a_round <= OPERATIONS, each.others
+        assert each.most_lists <= LISTS
+        assert each.polls > 0
