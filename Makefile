@@ -7,9 +7,6 @@ BIN := .venv/bin
 RUN_EXTRAS := torch mlx
 INSTALL_FROM := pyproject.toml .ci/constraints.txt .ci/venv
 PYTEST_ARGS ?=
-# Tests that start processes run by themselves, and more of them at once: they wait for one another most of the time.
-# What was picked may be all of one kind, which pytest tells by 5.
-NONE_IS_FINE = $(if $(PYTEST_ARGS),|| [ $$? -eq 5 ])
 
 help:
 	@echo 'make demo    two learners, one in PyTorch and one in MLX, train one model in front of you'
@@ -30,8 +27,7 @@ demo: .venv/.run-stamp
 	@$(BIN)/swarm demo
 
 test: .venv/.dev-stamp
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not process and not slow and not share' $(PYTEST_ARGS) $(NONE_IS_FINE)
-	@$(BIN)/python -m pytest -n 3 --dist worksteal -m 'process and not slow and not share' $(PYTEST_ARGS) $(NONE_IS_FINE)
+	@.ci/tests $(PYTEST_ARGS)
 
 slow: .venv/.dev-stamp
 	@$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
