@@ -16,15 +16,15 @@ settings.load_profile("repeatable")
 os.environ["SWARM_DISCOVERY"] = "0"
 
 
-PROCESSES = (Path(__file__).parent / "process", Path(__file__).parent / "golden")
+PROCESSES = [Path(__file__).parent / path for path in ("process", "golden", "integration/test_bench.py")]
 """Where the tests that start processes are looked for: `.ci/tests` reads no other file for them."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.get_closest_marker("process") and not any(item.path.is_relative_to(folder) for folder in PROCESSES):
-            raise pytest.UsageError(f"{item.nodeid}: a test with the mark `process` belongs into tests/process")
+        if item.get_closest_marker("process") and not any(item.path.is_relative_to(path) for path in PROCESSES):
+            raise pytest.UsageError(f"{item.nodeid}: `.ci/tests` does not look here for a test with the mark `process`")
 
 
 def pytest_collection_finish() -> None:
