@@ -20,7 +20,7 @@ from swarm.core.errors import HeaderError, PayloadCorrupt, PayloadMissing, Schem
 from swarm.core.lines import encode
 from swarm.core.manifest import INIT, Manifest, PayloadRef
 from swarm.core.records import Checkpoint, RoundRecord, Snapshot
-from swarm.core.specs import FedAvg
+from swarm.garbage import old_checkpoints, referred, superseded
 from swarm.host.memory import LARGE_BYTES, give_back
 from swarm.mailbox.contract import PART_BYTES, Buffer, Mailbox
 from swarm.manifests import read_to_write
@@ -107,8 +107,7 @@ class Exchange(Tape):
         return won
 
     def _remember(self, record: RoundRecord) -> None:
-        refs = (record.theta, record.outer, record.update)
-        self._referred[record.round] = frozenset(ref.sha256 for ref in refs if ref is not None)
+        self._referred[record.round] = referred(record)
         while len(self._referred) > 2 * len(self.plan):
             del self._referred[min(self._referred)]
 
@@ -324,14 +323,8 @@ class Exchange(Tape):
             refs.append(await self._put(Packed(await theta(fragment)), place, round))
         record = Checkpoint(round=round, theta=tuple(refs))
         await self.mailbox.create(self.keys.checkpoint(round), encode(record, nonce=derived_nonce(record)))
-        found = await self.checkpoints()
-        kept = set(found[-self.manifest.checkpoints_kept :] if self.manifest.checkpoints_kept else ())
-        # Records first: whoever sees one can fetch what it names.
-        await self.mailbox.delete([self.keys.checkpoint(old) for old in found if old not in kept])
-        prefix = f"{self.keys.root}/blobs/checkpoints/"
-        for name in await self.mailbox.names(prefix):
-            if name.isdecimal() and int(name) <= round and int(name) not in kept:  # what somebody did not finish goes too
-                await self.mailbox.delete(await self.mailbox.list(f"{prefix}{name}/"))
+        for old in await old_checkpoints(self, round):
+            await self.mailbox.delete(old)
 
     async def fetch_checkpoint(self, round: int) -> Tensors:
         """The parameters after `round`, of the whole model. Raises PayloadMissing if they are not kept, or no longer;
@@ -350,24 +343,9 @@ class Exchange(Tape):
         """Delete what no fragment's two newest records need: payloads, snapshots and claims of rounds at least two cycles
         back, and what creators wrote that came second. Payloads whose SHA-256 is in `fetching` stay. Returns how many objects
         went."""
-        last = newest - 2 * len(self.plan)
-        kept = set(fetching)
-        for round in range(max(0, last + 1), newest + 1):
-            if round not in self._referred:
-                await self.round(round)
-            kept |= self._referred.get(round, frozenset())
-        doomed: list[str] = []
-        clients = ("clients/",) if isinstance(self.manifest.algorithm, FedAvg) else ()
-        for kind in ("blobs/rounds/", "blobs/snapshots/", "snapshots/", "claims/", *clients):
-            prefix = f"{self.keys.root}/{kind}"
-            for name in await self.mailbox.names(prefix):
-                if name.isdecimal() and int(name) <= last:
-                    doomed += await self.mailbox.list(f"{prefix}{name}/")
-        init = last >= 0 and not self._swept_init
-        if init:  # whoever creates this run still has lost, and will not look for what it wrote
-            kept |= {ref.sha256 for ref in self.manifest.init}
-            doomed += await self.mailbox.list(f"{self.keys.root}/blobs/init/")
-        doomed = [key for key in doomed if key.rsplit("/", 1)[1].split(".")[0] not in kept]
+        init = newest - 2 * len(self.plan) >= 0 and not self._swept_init
+        found = await superseded(self, newest, fetching=fetching, known=self._referred, init=init)
+        doomed = [key for each in found.values() for key in each]
         if doomed:
             await self.mailbox.delete(doomed)
         self._swept_init = self._swept_init or init

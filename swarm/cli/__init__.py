@@ -38,6 +38,7 @@ COMMANDS = {
     "generate": ("runs:generate", "Let a language model of a run write."),
     "rm": ("runs:rm", "Delete a run."),
     "key": ("keys:key", "The swarm's passphrase: make it, show it, take it over."),
+    "mailbox": ("mailbox:mailbox", "Check a mailbox, free what nobody needs, see where its bytes are."),
     "doctor": ("doctor:doctor", "Check this machine, its network and a mailbox."),
     "bench": ("bench:bench", "Measure what an exchange costs here."),
 }

@@ -35,7 +35,7 @@ SwarmError
 │   ├── PayloadCorrupt          its bytes do not have the promised SHA-256
 │   ├── PayloadMissing          gone: start over from the newest record
 │   ├── NotFinite               NaN or infinity where numbers belong: neither published nor merged
-│   └── HeaderError             a Safetensors header that breaks a rule; one class per rule in tensors/payload.py
+│   └── HeaderError             a Safetensors header that breaks a rule; one class per rule in core/header.py
 ├── TaskError
 │   ├── TaskUnknown             the manifest names a task that is not installed here
 │   ├── DataMissing             the task's data is not here; says which file to pass

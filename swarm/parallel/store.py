@@ -12,18 +12,16 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
-from swarm.core import keys
 from swarm.core.errors import CheckpointUnsaved, PayloadCorrupt, PayloadMissing
 from swarm.core.keys import RunKeys
 from swarm.core.lines import encode
 from swarm.core.rankjob import Saved
 from swarm.core.ranks import CheckpointAt, JobCheckpoint, StoredFile
+from swarm.garbage import job_steps, old_job_checkpoints
 from swarm.mailbox.contract import Mailbox
-from swarm.mailbox.signed import is_genuine
 from swarm.parallel.register import read
 from swarm.tape import derived_nonce
 
-KEPT = 2
 PART_BYTES = 4 << 20
 
 
@@ -53,14 +51,8 @@ class Store:
         return StoredFile(sha256=source.sha256, size_bytes=source.size_bytes)
 
     async def steps(self, generation: int) -> list[int]:
-        """After which a generation wrote whole checkpoints, ascending; forged records make none, else one of a step to come
-        would have the real ones deleted as old."""
-        found: list[int] = []
-        for key in await self.mailbox.list(self.keys.job_checkpoints(generation)):
-            named = keys.parse_job_checkpoint(key)
-            if named is not None and named[0] == generation and await is_genuine(self.mailbox, key):
-                found.append(named[1])
-        return sorted(found)
+        """After which a generation wrote whole checkpoints, ascending."""
+        return await job_steps(self.mailbox, self.keys, generation)
 
     async def record(self, at: CheckpointAt) -> JobCheckpoint | None:
         """None: it is not there, or cannot be used."""
@@ -104,12 +96,7 @@ class Store:
     async def tidy(self, generation: int, ended: Callable[[], Awaitable[bool]]) -> None:
         """Delete what is old (above). `ended`: whether the generation has, as the mailbox says now."""
         own = await self.steps(generation)
-        if len(own) < KEPT:
-            return
-        oldest = (generation, own[-KEPT])  # of those that stay: this generation writes them one after the other
-        named = {keys.parse_job_checkpoint(key) for key in await self.mailbox.list(self.keys.checkpoints)}
-        named |= {keys.parse_job_file(key) for key in await self.mailbox.list(self.keys.files_of_checkpoints)}
-        old = sorted(at for at in named if at is not None and at < oldest)
+        old = await old_job_checkpoints(self.mailbox, self.keys, generation=generation, own=own)
         if not old or await ended():
             return
         for at in old:

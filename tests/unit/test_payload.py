@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 
+from swarm.core import header as headers
 from swarm.core.errors import HeaderError, SchemaMismatch
-from swarm.tensors import payload
 from swarm.tensors.payload import (
     CHUNK_BYTES,
     MAX_HEADER_BYTES,
@@ -247,15 +247,15 @@ def test_the_header_alone_is_enough_to_parse() -> None:
 def test_every_broken_rule_has_its_error(data: bytes, error: str) -> None:
     with pytest.raises(HeaderError) as caught:
         unpack(data)
-    assert type(caught.value) is getattr(payload, error)
+    assert type(caught.value) is getattr(headers, error)
     assert len(str(caught.value)) < 400
 
 
 def test_every_error_class_is_tested_and_drawn() -> None:
-    classes = {name for name, value in vars(payload).items() if isinstance(value, type) and value.__base__ is HeaderError}
+    classes = {name for name, value in vars(headers).items() if isinstance(value, type) and value.__base__ is HeaderError}
     parameters = test_every_broken_rule_has_its_error.pytestmark[0].args[1]  # type: ignore[attr-defined]
     assert {error for _, error in parameters} == classes
-    assert all(f"─ {name} " in (payload.__doc__ or "") for name in classes)
+    assert all(f"─ {name} " in (headers.__doc__ or "") for name in classes)
 
 
 def test_metadata_and_unknown_fields_are_ignored() -> None:
@@ -279,7 +279,7 @@ def test_a_large_claim_allocates_little() -> None:
     data = blob(claims)
     tracemalloc.start()
     try:
-        with pytest.raises(payload.HeaderOutside):
+        with pytest.raises(headers.HeaderOutside):
             unpack(data)
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
