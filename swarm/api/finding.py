@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from swarm.core.buckets import with_init
 from swarm.core.errors import (
     FormatMismatch,
     MailboxCorrupt,
@@ -44,7 +45,7 @@ async def opened(location: str) -> Mailbox:
     try:
         await in_time(mailbox, mailbox.open())
     except MailboxMoved as error:
-        raise MailboxMoved(f"{error} `swarm init {location}` makes one there") from None
+        raise MailboxMoved(with_init(str(error), location)) from None
     return mailbox
 
 

@@ -14,6 +14,7 @@ from swarm.core.errors import UsageError
 from swarm.core.plaintext import plain
 
 SCHEME = "s3"
+NO_BUCKET = "there is no such bucket"
 CREDENTIALS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 _EXAMPLE = "s3://bucket/prefix?endpoint=https://nas.local:9000"
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
@@ -73,6 +74,13 @@ def where_gone(location: str) -> str:
     if is_objects(location):
         return f"`swarm init {shlex.quote(location)}` makes a mailbox there"
     return f"is the share mounted? `swarm init {location}` makes a mailbox there"
+
+
+def with_init(said: str, location: str) -> str:
+    """An error of a mailbox that is not there, and what makes one."""
+    if is_objects(location) and NO_BUCKET in said:
+        return said
+    return f"{said}{'' if said.endswith('?') else ':'} `swarm init {shlex.quote(location)}` makes one there"
 
 
 def where_silent(location: str) -> str:

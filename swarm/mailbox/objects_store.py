@@ -16,7 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from swarm.core.buckets import CREDENTIALS, ObjectPlace
+from swarm.core.buckets import CREDENTIALS, NO_BUCKET, ObjectPlace
 from swarm.core.errors import (
     MailboxAway,
     MailboxCorrupt,
@@ -223,7 +223,7 @@ def mapped(error: Exception, location: str, *, writing: bool = False) -> Mailbox
     if _METADATA in text:
         return MailboxUnavailable(f"{location}: {_NONE}")
     if code == "NoSuchBucket":
-        return MailboxAway(f"{location}: there is no such bucket")
+        return MailboxAway(f"{location}: {NO_BUCKET}")
     if status == 507 or _FULL.search(code):
         return MailboxFull(f"{location}: no room left ({code or status})")
     if code in _REFUSED or status == 401:

@@ -1,7 +1,7 @@
 """An object store on this machine: moto's, in this process, which may be told to misbehave.
 
-moto looks and then writes: of two conditional writes at the same time both may pass. So these take turns here, as they do in a
-store that keeps its word; `deaf` and `racing` are the ones that do not.
+moto looks and then writes: of two conditional writes at the same time both may pass, and listings break beside deletions. So
+requests take turns here, and it keeps its word; `deaf` it does not.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Bucket:
 
     def calm(self) -> None:
         """Let it behave again."""
-        self.deaf = self.racing = False
+        self.deaf = False
         self.mishaps: list[Mishap] = []
         self.requests: list[str] = []
         self.held: threading.Event | None = None  # requests wait for it
@@ -99,23 +99,18 @@ class Bucket:
             environ.pop("HTTP_IF_NONE_MATCH", None)
         if self.page and "list-type=2" in query:
             environ["QUERY_STRING"] = f"{query}&max-keys={self.page}"
-        if environ.get("HTTP_IF_NONE_MATCH") and not self.racing:
-            with self._turn:
-                answer = self._asked(environ, respond, mishap)
-        else:
-            answer = self._asked(environ, respond, mishap)
-        return answer
-
-    def _asked(self, environ: dict[str, Any], respond: Respond, mishap: Mishap | None) -> Iterable[bytes]:
         if mishap is None:
-            return self._app(environ, respond)
+            return self._asked(environ, respond)
         if mishap.kind == "then":
-            answer = [*self._app(environ, respond)]
+            answer = self._asked(environ, respond)
             mishap.then()
             return answer
-        for _ in self._app(environ, lambda *args: lambda data: None):
-            pass
+        self._asked(environ, lambda *args: lambda data: None)
         return _answer(respond, mishap)
+
+    def _asked(self, environ: dict[str, Any], respond: Respond) -> list[bytes]:
+        with self._turn:
+            return [*self._app(environ, respond)]
 
     def _mishap(self, request: str) -> Mishap | None:
         for mishap in self.mishaps:

@@ -30,7 +30,7 @@ def tree(path: Path) -> list[str]:
         ("full/notes.txt", "is not a folder", False),
         ("none/new", "there is no folder", False),
         ("Dropbox/new", "is in a folder of Dropbox", False),
-        ("s3://bucket", "is no folder", False),
+        ("gs://bucket", "is no folder", False),
     ],
 )
 async def test_a_folder_is_looked_at_and_left_as_it_was(tmp_path: Path, place: str, words: str, good: bool) -> None:
