@@ -87,7 +87,7 @@ async def trial(
         *first.values(),
         Check("second process", tried.second_process, limit_s=BEGIN_S + timeout_s),
         Check("marker", partial(tried.apart, "marker", tried.marker), needed=True),
-        Check("race", partial(tried.apart, "race", tried.race), limit_s=2 * timeout_s + 3 * extent.race_s),
+        Check("race", partial(tried.apart, "race", tried.race), needed=True, limit_s=2 * timeout_s + 3 * extent.race_s),
         Check("visibility", partial(tried.apart, "visibility", tried.visibility), limit_s=timeout_s + SEEN_S),
         Check("listing", tried.listing, limit_s=timeout_s + extent.names_s + FIND_S),
         Check("names", tried.names),
