@@ -1,6 +1,6 @@
 # For GNU Make 3.81 (the one that macOS ships) and newer.
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow fuzz ranks lint format bench bench-screen pictures clean
+.PHONY: help demo test slow shares fuzz ranks lint format bench bench-screen pictures clean
 
 BIN := .venv/bin
 # Both kinds of learner: PyTorch and MLX train in one run.
@@ -15,6 +15,7 @@ help:
 	@echo 'make demo    two learners, one in PyTorch and one in MLX, train one model in front of you'
 	@echo 'make test    the tests that take seconds'
 	@echo 'make slow    the tests that take minutes'
+	@echo 'make shares  the tests on real shares, SMB and NFS: on Linux, in a user-mode Linux guest each; 3 minutes'
 	@echo 'make fuzz    100,000 damaged files, one after the other, for whatever reads them; a part of make slow'
 	@echo 'make ranks   the tests of fine-tuning, which need MLX-LM and what it brings along'
 	@echo 'make lint    ruff, mypy and the import contracts'
@@ -36,6 +37,9 @@ test: .venv/.dev-stamp
 slow: .venv/.dev-stamp
 	@$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m 'hypothesis and not process and not slow and not share' --hypothesis-profile default
+
+shares: .venv/.dev-stamp
+	@$(BIN)/python tests/shares/run.py $(KINDS) -- $(PYTEST_ARGS)
 
 fuzz: .venv/.dev-stamp
 	@$(BIN)/python -m pytest -m slow tests/fuzz $(PYTEST_ARGS)
