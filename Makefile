@@ -1,6 +1,6 @@
 # For GNU Make 3.81 (the one that macOS ships) and newer.
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow fuzz soak ranks lint format bench bench-screen pictures clean
+.PHONY: help demo test slow shares fuzz soak ranks lint format bench bench-screen pictures clean
 
 BIN := .venv/bin
 # Both kinds of learner: PyTorch and MLX train in one run.
@@ -12,6 +12,7 @@ help:
 	@echo 'make demo    two learners, one in PyTorch and one in MLX, train one model in front of you'
 	@echo 'make test    the tests that take seconds'
 	@echo 'make slow    the tests that take minutes'
+	@echo 'make shares  the tests on real shares, SMB and NFS: on Linux, in a user-mode Linux guest each; 3 minutes'
 	@echo 'make fuzz    100,000 damaged files, one after the other, for whatever reads them; a part of make slow'
 	@echo 'make soak    four learners over shares that fail in every way, for an hour; MINUTES=10 SEED=7 for less, and again'
 	@echo 'make ranks   the tests of fine-tuning, which need MLX-LM and what it brings along'
@@ -33,6 +34,9 @@ test: .venv/.dev-stamp
 slow: .venv/.dev-stamp
 	@$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m 'hypothesis and not process and not slow and not share' --hypothesis-profile default
+
+shares: .venv/.dev-stamp
+	@$(BIN)/python tests/shares/run.py $(KINDS) -- $(PYTEST_ARGS)
 
 fuzz: .venv/.dev-stamp
 	@$(BIN)/python -m pytest -m slow tests/fuzz $(PYTEST_ARGS)

@@ -6,6 +6,7 @@ says "missing" for half a minute and more after it has appeared: so a name is op
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import re
@@ -226,6 +227,11 @@ class FolderReader:
             try:
                 found = os.fstat(fd)
                 return whole(fd, found.st_size) if stat.S_ISREG(found.st_mode) else None
+            except OSError as error:
+                if error.errno == errno.ESTALE:
+                    # NFSv4 lets a client that holds a delegation open by itself what has been deleted meanwhile: list again.
+                    self._names.forget_above(key)
+                raise
             finally:
                 os.close(fd)
 

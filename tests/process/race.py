@@ -1,11 +1,11 @@
 """Processes racing over one mailbox, through one folder or through two mounts of one share.
 
-    python race.py A [B] [--writers 8] [--keys 200] [--readers 2]
+    python race.py A [B] [--writers 8] [--keys 200] [--readers 2] [--objects-every 1]
 
-The writers bid for one key after the other, all at the same moment, and put two objects per key, one of which is the same
-for all; readers read all the while. Checked: each key has exactly one winner, whose record is what everybody reads; no record
-or object is ever seen torn; nothing that was seen goes away; nothing is left in tmp/ or trash/. Prints one line of JSON; exit
-status 1 if something was violated.
+The writers bid for one key after the other, all at the same moment, and put two objects per key (or per tenth key, and so
+on), one of which is the same for all; readers read all the while. Checked: each key has exactly one winner, whose record is
+what everybody reads; no record or object is ever seen torn; nothing that was seen goes away; nothing is left in tmp/ or
+trash/. Prints one line of JSON; exit status 1 if something was violated.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ async def persist(call):
     raise last
 
 
-async def write(folder: Path, writer: int, keys: int) -> dict:
+async def write(folder: Path, writer: int, keys: int, objects_every: int) -> dict:
     mailbox = FolderMailbox(folder)
     await mailbox.open()
     won, wrong, again, took = [], [], 0, []
@@ -76,6 +76,8 @@ async def write(folder: Path, writer: int, keys: int) -> dict:
         again += more
         if found is None or not whole(found) or (found == record) != mine:
             wrong.append(f"writer {writer}, key {n}, won {mine}: read {found!r:.80}")
+        if n % objects_every:
+            continue
         common = hashlib.sha256(shared_blob(n)).hexdigest()
         for name, data in ((KEYS.beat(f"w{writer}", 1, n), blob(writer, n)), (KEYS.round_blob(n, common), shared_blob(n))):
             _, more = await persist(lambda name=name, data=data: mailbox.put(name, [data[:1000], memoryview(data)[1000:]]))
@@ -129,11 +131,15 @@ def main() -> int:
     parser.add_argument("--writers", type=int, default=8)
     parser.add_argument("--keys", type=int, default=200)
     parser.add_argument("--readers", type=int, default=2)
+    parser.add_argument("--objects-every", type=int, default=1, metavar="KEYS")
     parser.add_argument("--role", nargs=2, metavar=("ROLE", "N"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.role:
         role, n = args.role
-        work = write(args.folders[0], int(n), args.keys) if role == "write" else read(args.folders[0], args.writers, args.keys)
+        if role == "write":
+            work = write(args.folders[0], int(n), args.keys, args.objects_every)
+        else:
+            work = read(args.folders[0], args.writers, args.keys)
         print(json.dumps(asyncio.run(work)))
         return 0
 
@@ -143,7 +149,7 @@ def main() -> int:
 
     def start(role: str, n: int) -> subprocess.Popen[str]:
         command = [sys.executable, __file__, str(folders[n % len(folders)]), "--role", role, str(n)]
-        command += ["--writers", str(args.writers), "--keys", str(args.keys)]
+        command += ["--writers", str(args.writers), "--keys", str(args.keys), "--objects-every", str(args.objects_every)]
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     started = time.monotonic()
@@ -166,7 +172,7 @@ def main() -> int:
     wins = [n for result in results[: args.writers] for n in result["won"]]
     violations = [text for result in results for text in result["wrong"]]
     violations += [f"key {n} has {wins.count(n)} winners" for n in range(args.keys) if wins.count(n) != 1]
-    everything = args.keys * (args.writers + 2)
+    everything = args.keys + len(range(0, args.keys, args.objects_every)) * (args.writers + 1)
     violations += [f"a reader saw {r['seen']} of {everything}" for r in results[args.writers :] if r["seen"] != everything]
     for place in ("tmp", "trash"):
         if left := list((folders[0] / place).iterdir()):

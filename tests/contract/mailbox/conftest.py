@@ -1,7 +1,7 @@
 """The stores on which the mailbox suite runs. A store gives independent handles: as many machines as a test needs.
 
-With SWARM_TEST_SHARES=A:B in the environment, two folders that are mounts of one share, the folder implementation is also
-run with its handles taking turns between them.
+One is a folder on a real share, its handles taking turns between two mounts: SWARM_TEST_SHARES=A:B names them, and
+`make shares` makes them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.integration.bucket import CREDENTIALS, Bucket, serve
 SHARES = [Path(p) for p in os.environ.get("SWARM_TEST_SHARES", "").split(":") if p]
 HERE = Path(__file__).parent
 KEY = SwarmKey(bytes(range(32)))
-KINDS = ["memory", "folder", "signed", "objects", *(["share"] if SHARES else [])]
+KINDS = ["memory", "folder", "signed", "objects", pytest.param("share", marks=pytest.mark.share)]
 
 
 class Store:
@@ -50,6 +50,8 @@ async def make_store(kind: str, tmp_path: Path, bucket: Callable[[], Bucket]) ->
     if kind == "signed":
         memory = MemoryStore()
         return Store(memory.id, lambda: SignedMailbox(MemoryMailbox(memory), KEY), [])
+    if kind == "share" and not SHARES:
+        pytest.skip("SWARM_TEST_SHARES names no mounts; `make shares` makes some")
     name = uuid4().hex
     if kind == "objects":
         served = bucket()
