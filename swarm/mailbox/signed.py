@@ -96,7 +96,8 @@ class SignedMailbox:
         if data is None:
             return None
         part = memoryview(data)[offset : offset + len(view)]
-        view[: len(part)] = part
+        if part:
+            view[: len(part)] = part
         return len(part)
 
     async def list(self, prefix: str, after: str = "") -> list[str]:

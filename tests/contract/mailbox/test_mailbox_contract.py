@@ -355,6 +355,12 @@ async def test_a_part_is_what_fits_from_the_offset_on(a, b):
     assert large == b"....." + b"loa" + b"." * 12
 
 
+async def test_a_part_of_a_record_may_be_empty(a):
+    await a.create(ROUND, record())
+    assert await a.read_part(ROUND, 0, bytearray()) == 0
+    assert await a.read_part(ROUND, 1 << 20, bytearray(9)) == 0
+
+
 async def test_a_part_far_beyond_the_end_is_empty(a):
     await put(a, BLOB, b"payload")
     buffer = bytearray(b"..")
