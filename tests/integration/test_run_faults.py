@@ -4,6 +4,7 @@ over; nothing is lost, and all end with the same parameters."""
 from __future__ import annotations
 
 import asyncio
+import functools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -117,7 +118,7 @@ WEATHERS = {
 
 
 EVERY = [(weather, whose) for weather in WEATHERS for whose in ("a", "abc")]
-SOME = [("its server is dead", "abc"), ("unmounted", "a"), ("the disk is full", "a"), ("read-only", "abc")]
+SOME = [("unmounted", "a"), ("the disk is full", "abc")]
 
 
 @pytest.mark.parametrize(("weather", "whose"), [pytest.param(*x, marks=() if x in SOME else pytest.mark.slow) for x in EVERY])
@@ -234,7 +235,7 @@ def test_records_that_are_gone_for_a_moment_and_come_back_end_nothing() -> None:
             boxes.append(Behind(inner))
             return boxes[-1]
 
-        crowd = await Crowd.of(between=behind)
+        crowd = await Crowd.of(rounds=4, between=behind)
         crowd.begin()
         await crowd.until_round(1)
         for box in boxes:
@@ -248,6 +249,7 @@ def test_records_that_are_gone_for_a_moment_and_come_back_end_nothing() -> None:
     virtually(main())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["double", "foreign"])
 def test_listings_with_names_twice_and_of_strangers_make_no_difference(kind: Any) -> None:
     async def main() -> None:
@@ -261,6 +263,7 @@ def test_listings_with_names_twice_and_of_strangers_make_no_difference(kind: Any
     virtually(main())
 
 
+@pytest.mark.slow
 def test_another_share_in_its_place_stops_whoever_sees_it_by_name_and_the_others_go_on() -> None:
     async def main() -> None:
         crowd = await Crowd.of(rounds=4)
@@ -281,46 +284,57 @@ def test_another_share_in_its_place_stops_whoever_sees_it_by_name_and_the_others
 # What is read is not what was written
 
 READS = {
-    "the record of a snapshot": ("read", r"snapshots/0+3/.*\.json$"),
-    "a delta": ("read_part", r"blobs/snapshots/0+3/"),
-    "the record of a round": ("read", r"runs/testrun1/rounds/0+/0+3/record\.json$"),
-    "the parameters of a round": ("read_part", r"blobs/rounds/0+3/"),
+    "the record of a snapshot": ("read", r"snapshots/0+2/.*\.json$"),
+    "a delta": ("read_part", r"blobs/snapshots/0+2/"),
+    "the record of a round": ("read", r"runs/testrun1/rounds/0+/0+2/record\.json$"),
+    "the parameters of a round": ("read_part", r"blobs/rounds/0+2/"),
 }
 
 
 @pytest.mark.parametrize("what", READS)
 def test_a_bit_that_is_flipped_on_its_way_is_read_again_and_changes_nothing(what: str) -> None:
     async def main() -> None:
-        clean, flipped = await Crowd.of(rounds=5), await Crowd.of(rounds=5)
+        crowd = await Crowd.of(rounds=4)
         op, key = READS[what]
-        hits = []
-        for crowd in (clean, flipped):
-            if crowd is flipped:
-                for box in crowd.boxes.values():
-                    box.plan.append(Fault("flip", op=op, key=key))
-            crowd.begin()
-            records = await crowd.ends_well()
-            assert all(len(record.participants) == 3 and not record.rejected for record in records)
-            hits.append(sum(fault.count == 0 for box in crowd.boxes.values() for fault in box.plan))
-            assert not any(isinstance(e, Trouble) for x in crowd.learners.values() for e in x.events)
-        assert hits[1] > 0, "the bit was read"
-        assert clean.learners["a"].params == flipped.learners["a"].params
+        for box in crowd.boxes.values():
+            box.plan.append(Fault("flip", op=op, key=key))
+        crowd.begin()
+        records = await crowd.ends_well()
+        assert all(len(record.participants) == 3 and not record.rejected for record in records)
+        assert sum(fault.count == 0 for box in crowd.boxes.values() for fault in box.plan) > 0, "the bit was read"
+        assert not any(isinstance(e, Trouble) for x in crowd.learners.values() for e in x.events)
+        params.append(crowd.learners["a"].params)
 
+    params = list[str]()
     virtually(main())
+    assert params == [undisturbed()]
+
+
+@functools.cache
+def undisturbed() -> str:
+    """The parameters that such a run ends with."""
+
+    async def main() -> str:
+        crowd = await Crowd.of(rounds=4)
+        crowd.begin()
+        await crowd.ends_well()
+        return crowd.learners["a"].params
+
+    return virtually(main())
 
 
 @pytest.mark.parametrize("what", ["the record of a snapshot", "a delta"])
 def test_a_snapshot_that_is_damaged_where_it_lies_is_refused_and_said_and_the_round_closes_without_it(what: str) -> None:
     async def main() -> None:
-        crowd = await Crowd.of(rounds=5)
+        crowd = await Crowd.of(rounds=4)
         rot(crowd, READS[what][1], by="b")
         crowd.begin()
         records = await crowd.ends_well()
-        assert [(r.learner, r.reason) for r in records[3].rejected] == [("b", "corrupt")]
-        assert [p.learner for p in records[3].participants] == ["a", "c"]
-        assert all(len(record.participants) == 3 for record in records[4:])
+        assert [(r.learner, r.reason) for r in records[2].rejected] == [("b", "corrupt")]
+        assert [p.learner for p in records[2].participants] == ["a", "c"]
+        assert all(len(record.participants) == 3 for record in records[3:])
         for learner in crowd.learners.values():
-            [closed] = [e for e in learner.events if isinstance(e, RoundClosed) and e.round == 3]
+            [closed] = [e for e in learner.events if isinstance(e, RoundClosed) and e.round == 2]
             assert "b: damaged: not what its hash says" in str(sentence(closed))
 
     virtually(main())
@@ -361,8 +375,8 @@ def test_a_newest_commit_that_is_damaged_is_said_and_the_run_goes_on_with_the_ne
     is whole, however much later than the three leases after which one that is alone would stop."""
 
     async def main() -> None:
-        spec = DiLoCo(sync_every=70 * fragments, fragments=fragments, quorum_size=1, start_learners=3, beat_s=1.3, lease_s=4.0)
-        crowd = await Crowd.of(spec, rounds=5 + 2 * fragments)
+        spec = DiLoCo(sync_every=70 * fragments, fragments=fragments, quorum_size=1, start_learners=3, beat_s=2.0, lease_s=4.0)
+        crowd = await Crowd.of(spec, rounds=4 + 2 * fragments)
         rot(crowd, r"blobs/rounds/0+2/", skip=1)  # the first one is the outer optimizer's
         crowd.begin()
         names = list(crowd.learners)
