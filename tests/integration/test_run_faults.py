@@ -18,11 +18,12 @@ from swarm.core.lines import body_sha256
 from swarm.core.manifest import Manifest
 from swarm.core.records import RoundRecord
 from swarm.core.sentences import sentence
-from swarm.core.specs import DiLoCo
+from swarm.core.specs import Algorithm, DiLoCo, FedAvg
 from swarm.exchange import Exchange
 from swarm.mailbox.contract import Mailbox
 from swarm.mailbox.faults import Fault, FaultyMailbox
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
+from tests.integration.federation import ClientLearner
 from tests.integration.simulation import Learner, Machines, new_run, together, virtually
 from tests.integration.wrappers import Witness, Wrapped
 
@@ -41,7 +42,8 @@ class Crowd:
         self.between = between
         self.boxes: dict[str, FaultyMailbox] = {}
         machines = Machines()
-        self.learners = {name: Learner(store, manifest, name, machines, step_s=STEP_S, wrap=self._of(name)) for name in "abc"}
+        kind = ClientLearner if isinstance(manifest.algorithm, FedAvg) else Learner
+        self.learners = {name: kind(store, manifest, name, machines, step_s=STEP_S, wrap=self._of(name)) for name in "abc"}
         self.lives: list[asyncio.Task[str]] = []
 
     def _of(self, name: str) -> Callable[[Mailbox], Mailbox]:
@@ -54,7 +56,7 @@ class Crowd:
 
     @classmethod
     async def of(
-        cls, spec: DiLoCo = SPEC, *, rounds: int = ROUNDS, between: Callable[[Mailbox], Mailbox] | None = None
+        cls, spec: Algorithm = SPEC, *, rounds: int = ROUNDS, between: Callable[[Mailbox], Mailbox] | None = None
     ) -> Crowd:
         store = MemoryStore()
         return cls(store, await new_run(store, spec, rounds=rounds), between=between)
@@ -412,5 +414,32 @@ def test_parameters_that_nobody_holds_any_more_stop_the_run_by_name_and_with_wha
         for name, end in zip("abc", ends, strict=True):
             if name != closer:
                 assert "these are newest parameters" in str(end)
+
+    virtually(main())
+
+
+@pytest.mark.parametrize("what", ["full", pytest.param("damaged", marks=pytest.mark.slow)])
+def test_a_federation_goes_through_it_too(what: str) -> None:
+    spec = FedAvg(clients=4, per_round=3, training_seed=1, selection_seed=2, beat_s=2.0, lease_s=4.0)
+
+    async def main() -> str:
+        crowd = await Crowd.of(spec, rounds=8)
+        if what == "damaged":
+            rot(crowd, r"blobs/rounds/0+2/")
+        crowd.begin()
+        await until(lambda: any(learner.participant.newest >= 2 for learner in crowd.learners.values()))
+        if what == "full":
+            for box in crowd.boxes.values():
+                WEATHERS["the disk is full"].begin(box)
+            await asyncio.sleep(25)
+            for learner in crowd.learners.values():
+                assert isinstance(said(learner)[-1], ShareLost)
+            for box in crowd.boxes.values():
+                box.plan.clear()
+        records = await crowd.ends_well()
+        assert all(len(record.participants) == 3 for record in records)
+        told = [e for learner in crowd.learners.values() for e in learner.events]
+        assert sum(isinstance(e, ShareBack if what == "full" else Mended) for e in told) >= 2
+        return crowd.learners["a"].params
 
     virtually(main())

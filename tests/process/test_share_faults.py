@@ -12,10 +12,12 @@ import pytest
 
 from swarm import api, launcher
 from swarm.core.specs import DiLoCo
+from swarm.mailbox.folder_init import init_folder
+from tests.faults.share import Mount
 from tests.process.machines import HANG_S, new_run
 from tests.soak import whole
 from tests.soak.faults import RULES, TOLD, Injection, Kind
-from tests.soak.stage import Stage, staged
+from tests.soak.stage import MAILBOX, Stage, staged
 
 pytest.importorskip("mfusepy")
 pytest.importorskip("mlx.core")
@@ -112,4 +114,26 @@ def test_a_share_that_fails_in_any_other_way(stage: Stage, kind: Kind) -> None:
     else:
         goes_through(stage, kind, "bob")
         goes_through(stage, kind, "ann", "bob")
+    ends_well(stage)
+
+
+@pytest.mark.slow
+def test_another_mailbox_mounted_in_its_place_stops_a_learner_by_name_and_gets_nothing(stage: Stage, tmp_path: Path) -> None:
+    bob = stage.seats["bob"]
+    assert bob.machine is not None
+    other = tmp_path / "other"
+    other.mkdir()
+    init_folder(str(other / MAILBOX))
+    before = sorted(other.rglob("*"))
+    own, bob.mount = bob.mount, Mount(other, bob.mount.path)
+    own.unmount()
+    bob.mount.mount()
+    assert bob.machine.wait() == 1
+    assert any("another mailbox than before" in words for words in map(str, bob.machine.look())), bob.machine.words()
+    assert sorted(other.rglob("*")) == before
+    bob.mount.unmount()
+    bob.mount = own
+    own.mount()
+    bob.start(stage.run)
+    until(stage, lambda: bob.joined)
     ends_well(stage)
