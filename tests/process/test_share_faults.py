@@ -13,7 +13,7 @@ import pytest
 from swarm import api, launcher
 from swarm.core.specs import DiLoCo
 from swarm.mailbox.folder_init import init_folder
-from tests.faults.share import Mount
+from tests.process.faults.share import Mount
 from tests.process.machines import HANG_S, new_run
 from tests.soak import whole
 from tests.soak.faults import RULES, TOLD, Injection, Kind
