@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from swarm import api
+from swarm.core.errors import INTERRUPTED
 from swarm.core.events import ShareBack, ShareLost
 from swarm.core.specs import DiLoCo
 from tests.process.machines import new_run
@@ -55,7 +56,11 @@ def main() -> int:
         SWARM_CONFIG=str(folder / "settings.toml"),
         SWARM_DISCOVERY="0",
     ):
-        wrongs, facts = soak(folder, injections)
+        try:
+            wrongs, facts = soak(folder, injections)
+        except KeyboardInterrupt:
+            say(f"interrupted; what there is lies in {folder}")
+            return INTERRUPTED
     found = {
         "seed": seed,
         "minutes": asked.minutes,
@@ -117,7 +122,10 @@ def _storm(stage: Stage, injections: list[Injection]) -> None:
         _look(stage)
         at_s = time.monotonic() - started_s
         # Whoever was killed has to be back first, and whoever lost the share: each fault is to be seen for itself.
-        while coming and coming[0].at_s <= at_s and all(stage.seats[name].ready for name in coming[0].who):
+        while coming and coming[0].at_s <= at_s:
+            hit = {name for injection, _ in under_way for name in injection.who}
+            if any(name in hit or not stage.seats[name].ready for name in coming[0].who):
+                break
             injection = coming.pop(0)
             newest = max(seat.closed for seat in stage.seats.values())
             say(f"{at_s:6.0f} s  round {newest:>4}  {injection.kind:<10} {', '.join(injection.who)}, {injection.lasts_s:.0f} s")

@@ -26,7 +26,7 @@ RULES: dict[Kind, tuple[dict[str, Any], ...]] = {
     "flip": ({"ops": ("read",), "path": r"^/mailbox/runs/", "flip": True, "count": 3},),
     "lost-reply": ({"ops": ("rename", "mkdir", "unlink"), "errno": "EIO", "after": True, "count": 6},),
 }
-"""What the folder is told to do (tests/faults/faulty_folder.py)."""
+"""What the folder is told to do (tests/process/faults/faulty_folder.py)."""
 LONGEST_S: dict[Kind, float] = {
     "kill": 10.0, "stop": 60.0, "dead": 60.0, "hang": 60.0, "unmount": 60.0, "full": 40.0, "quota": 40.0, "read-only": 40.0,
     "eio": 40.0, "stale": 30.0, "busy": 10.0, "slow": 40.0, "late": 20.0, "twice": 20.0, "strangers": 20.0, "flip": 10.0,

@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.faults.share import Mount
-
 from swarm.core.events import Joined, RoundClosed, ShareBack, ShareLost, WorkerEvent
 from swarm.core.jobs import CreateRun
 from swarm.mailbox.folder_init import init_folder
+from tests.process.faults.share import Mount
 from tests.process.machines import Machine, start
 from tests.soak.faults import RULES, Injection
 
