@@ -1,6 +1,6 @@
 # For GNU Make 3.81 (the one that macOS ships) and newer.
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow shares fuzz soak ranks lint format bench bench-screen pictures clean
+.PHONY: help demo test slow shares fuzz soak ranks lint format bench bench-screen bench-mailboxes pictures clean
 
 BIN := .venv/bin
 # Both kinds of learner: PyTorch and MLX train in one run.
@@ -20,6 +20,7 @@ help:
 	@echo 'make format  lay out the code the way lint wants it'
 	@echo 'make bench   how long the command takes to start, and what an exchange costs here'
 	@echo 'make bench-screen   what the screen costs: CPU, first paint, keys, memory, a long history; 10 minutes'
+	@echo 'make bench-mailboxes LOCATION=…   how fast a folder, a share or a bucket is beside a plain client, and what a round asks of it'
 	@echo 'make pictures  the pictures of the screens in the README, of real runs: on Linux, as root, with tmux'
 	@echo 'make clean   remove .venv and everything else that was made here'
 	@echo
@@ -67,6 +68,10 @@ bench: .venv/.run-stamp
 
 bench-screen: .venv/.run-stamp
 	@$(BIN)/python -m tests.bench.screen
+
+bench-mailboxes: .venv/.dev-stamp
+	@$(BIN)/python -m tests.bench.mailboxes $(LOCATION)
+	@$(BIN)/python -m tests.bench.operations
 
 pictures: .venv/.dev-stamp
 	@$(BIN)/python tests/process/pictures.py

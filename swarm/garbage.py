@@ -41,7 +41,7 @@ async def superseded(
     newest: int,
     *,
     fetching: frozenset[str],
-    known: Mapping[int, frozenset[str]] = {},  # noqa: B006  # only read
+    known: Mapping[int, frozenset[str]] = {},  # only read
     init: bool = True,
     quiet: bool = False,
     strict: bool = False,

@@ -391,14 +391,14 @@ def test_who_is_live_is_listened_for_after_a_long_history_was_read() -> None:
 def test_home_shows_what_is_wrong_with_a_mailbox_and_what_to_do(tmp_path: Path) -> None:
     good, missing = make_mailbox(tmp_path / "m"), str(tmp_path / "missing")
     make_run(good, "mlp-one", "aaaa1111")
-    places = (good, missing, "s3://bucket/x", "~nosuchuser/x")
+    places = (good, missing, "smb://nas/x", "~nosuchuser/x")
     home = asyncio.run(HomeWatch(places).poll())
     assert [view.location for view in home.mailboxes] == list(places)
     assert [run.name for run in home.mailboxes[0].runs] == ["mlp-one"]
     assert not home.mailboxes[0].problem
     assert missing in home.mailboxes[1].problem
     assert "swarm init" in home.mailboxes[1].remedy
-    assert "not supported" in home.mailboxes[2].problem
+    assert "mount the share" in home.mailboxes[2].problem
     assert home.mailboxes[3].problem
 
 
