@@ -79,7 +79,7 @@ def went_on(store: MemoryStore, spec: DiLoCo | FedAvg, names: str, every: int) -
     return [learner.params for learner in learners], records
 
 
-@settings(max_examples=settings().max_examples // 8, deadline=None)
+@settings(max_examples=settings().max_examples // 16, deadline=None)
 @given(
     spec=SPECS,
     for_s=st.floats(0.0, 3.0),
