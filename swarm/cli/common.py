@@ -21,7 +21,9 @@ from swarm.core.sentences import plain
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
-mailbox_option = click.option("--mailbox", metavar="DIR", help="The mailbox; else SWARM_MAILBOX, else the one last used.")
+mailbox_option = click.option(
+    "--mailbox", metavar="DIR", help="The mailbox: a folder or s3:// URL; else SWARM_MAILBOX, else the last one."
+)
 share_option = job_option(RunOptions, "share")
 peers_option = click.option(
     "--peer",

@@ -14,7 +14,8 @@ from swarm.mailbox import init_mailbox
 def init(dir: str, as_json: bool) -> None:
     """Make the folder DIR a mailbox and remember it. A folder that is one already stays as it is.
 
-    On every other machine, give the same share's folder: `swarm init` there remembers it.
+    DIR may be a place in a bucket: s3://bucket/prefix?endpoint=https://HOST:PORT. On every other machine, give the same share's
+    folder, or the same URL: `swarm init` there remembers it.
     """
     location = where(dir)
     ident = wait_for(init_mailbox(location))

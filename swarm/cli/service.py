@@ -11,6 +11,7 @@ import click
 
 from swarm.cli.common import LearnerChoice, json_option, learner_options, mailbox_option, put, say
 from swarm.cli.waiting import RulesChoice, rule_options, rules_of, standing
+from swarm.core.buckets import is_objects
 from swarm.core.sentences import plain
 from swarm.host.service import Manager
 
@@ -59,6 +60,8 @@ def install(only_print: bool, manager: Manager | None, rules: RulesChoice, learn
         say(f"  {step}")
     if chosen == "systemd":
         say("The last one lets it run while nobody is logged in. `swarm service status` shows how it fares.")
+    if any(is_objects(each) for each in (location or "", *api.known_mailboxes())):
+        say("For mailboxes in a bucket it finds credentials in ~/.aws/credentials: it does not have this shell's variables.")
     if location is None and not api.known_mailboxes():
         say("no mailbox is known here yet: `swarm init DIR`, or --mailbox DIR")
 

@@ -7,11 +7,20 @@ process that ends just then is aborted. Its blocking calls return on our own thr
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterable, Callable, Sequence
+from collections.abc import AsyncIterable, Callable, Mapping, Sequence
 
 from swarm.core.buckets import place_of
 from swarm.core.keys import check_prefix
-from swarm.mailbox.contract import KeyOf, Source, check_delete_key, check_object_key, check_put_key, check_record_key
+from swarm.mailbox.contract import (
+    STAGED,
+    TRASHED,
+    KeyOf,
+    Source,
+    check_delete_key,
+    check_object_key,
+    check_put_key,
+    check_record_key,
+)
 from swarm.mailbox.objects_files import GUARD_S, ObjectFiles
 from swarm.mailbox.pump import Pump
 from swarm.mailbox.threads import DaemonThreads
@@ -77,6 +86,9 @@ class ObjectMailbox:
 
     async def lists(self, requests: Sequence[tuple[str, str]]) -> Sequence[Sequence[str]]:
         return await self._threads.run(self._files.lists, [(check_prefix(prefix), after) for prefix, after in requests])
+
+    async def sizes(self, prefix: str) -> Mapping[str, int]:
+        return await self._threads.run(self._files.sizes, prefix if prefix in (STAGED, TRASHED) else check_prefix(prefix))
 
     async def names(self, prefix: str) -> Sequence[str]:
         return await self._threads.run(self._files.names, check_prefix(prefix))

@@ -10,7 +10,7 @@ the reverse: a second writer may come after the look. What it then leaves is fou
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 from uuid import uuid4
@@ -30,12 +30,12 @@ from swarm.core.errors import (
 from swarm.core.keys import MARKER, is_key
 from swarm.core.lines import decode_needed, encode
 from swarm.core.manifest import FORMAT, Marker
-from swarm.mailbox.contract import MAX_READ_BYTES, Buffer, KeyOf
+from swarm.mailbox.contract import MAX_READ_BYTES, STAGED, TRASHED, Buffer, KeyOf
 from swarm.mailbox.disk import writable
 from swarm.mailbox.objects_put import TMP, Uploads
 from swarm.mailbox.objects_race import LIAR, check_exclusive
 from swarm.mailbox.objects_store import Stores, connect, foreign, out_of_range
-from swarm.mailbox.objects_sweep import ObjectSweeper
+from swarm.mailbox.objects_sweep import ObjectSweeper, lying
 
 RUNS = "runs"
 GUARD_S = 10.0  # for so long a mailbox that was there counts as still there
@@ -176,18 +176,31 @@ class ObjectFiles:
         return done
 
     def list(self, prefix: str, after: str) -> list[str]:
+        return sorted(self._listed(prefix, after))
+
+    def _listed(self, prefix: str, after: str = "") -> dict[str, int]:
+        """Keys, each with its bytes, in no order."""
         if prefix and not prefix.startswith((f"{RUNS}/", "mailbox/")):
-            return []
+            return {}
         stores = self._guarded()
         # A store may list from there on only, by itself; what it cannot be asked for is left out here.
         offset = after.rstrip("/") if is_key(after.rstrip("/")) else None
-        keys: set[str] = set()
+        keys: dict[str, int] = {}
         with foreign(self.where):
             for page in stores.obstore.list(stores.small, prefix or None, offset=offset, chunk_size=1000):
-                keys.update(each["path"] for each in page)
+                keys.update((each["path"], each["size"]) for each in page)
                 self._progressed()
         ours = (key for key in keys if key.startswith(prefix) and (key.startswith(f"{RUNS}/") or key == MARKER))
-        return sorted(key for key in ours if key > after and is_key(key))
+        return {key: keys[key] for key in ours if key > after and is_key(key)}
+
+    def sizes(self, prefix: str) -> Mapping[str, int]:
+        if prefix not in (STAGED, TRASHED):
+            return self._listed(prefix)
+        stores = self._guarded()
+        if prefix == TRASHED:
+            return {}
+        with foreign(self.where):
+            return {key: found[0] for (key, _), found in lying(stores, self.place).items()}
 
     def lists(self, requests: Sequence[tuple[str, str]]) -> Sequence[Sequence[str]]:
         found: Sequence[Sequence[str]] = ()

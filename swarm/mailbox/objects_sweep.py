@@ -25,6 +25,8 @@ from swarm.mailbox.objects_store import SMALL_S, Credentials, Stores
 
 _OURS = re.compile(r"[0-9a-f]{32}")
 _MOST_BYTES = 4 << 20  # of an answer
+Like = tuple[int, str]
+"""Of something in tmp/: its bytes, and what changes with its content."""
 _PAGES = 11  # of the parts of one upload, 1,000 each: no upload has more
 
 
@@ -32,20 +34,14 @@ class ObjectSweeper:
     """Judges by this process's clock alone: from when it first saw something as it still is."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[str, str], tuple[float, str]] = {}  # (key, upload or '') → since when, and what it is like
+        self._seen: dict[tuple[str, str], tuple[float, Like]] = {}  # (key, upload or '') → since when, and what it is like
 
     def sweep(self, stores: Stores, place: ObjectPlace, older_than_s: float, *, now_s: float, staging: Collection[str]) -> int:
         """Remove what has been the same for `older_than_s`; how many. Raises what obstore raises."""
-        lying: dict[tuple[str, str], str] = {}
-        for page in stores.obstore.list(stores.small, f"{TMP}/", chunk_size=1000):
-            for each in page:
-                lying[each["path"], ""] = f"{each['size']} {each['e_tag']} {each['last_modified']}"
-        uploads = None if stores.credentials is None else _Uploads(stores, place, stores.credentials)
-        if uploads is not None:
-            lying |= uploads.found()
+        uploads = _Uploads.of(stores, place)
         seen = {}
-        for what, like in lying.items():
-            if what[0] not in staging and _OURS.fullmatch(what[0].removeprefix(f"{TMP}/")):
+        for what, like in lying(stores, place).items():
+            if what[0] not in staging:
                 since_s, before = self._seen.get(what, (now_s, like))
                 seen[what] = (since_s if before == like else now_s, like)
         removed = 0
@@ -63,6 +59,18 @@ class ObjectSweeper:
         return removed
 
 
+def lying(stores: Stores, place: ObjectPlace) -> dict[tuple[str, str], Like]:
+    """What is in tmp/: (key, '') of an object, (key, upload) of an upload that nobody has ended. Raises what obstore raises."""
+    found: dict[tuple[str, str], Like] = {}
+    for page in stores.obstore.list(stores.small, f"{TMP}/", chunk_size=1000):
+        for each in page:
+            found[each["path"], ""] = (each["size"], f"{each['e_tag']} {each['last_modified']}")
+    uploads = _Uploads.of(stores, place)
+    if uploads is not None:
+        found |= uploads.found()
+    return {what: like for what, like in found.items() if _OURS.fullmatch(what[0].removeprefix(f"{TMP}/"))}
+
+
 class _Uploads:
     """Not every user may list uploads, and not every store can: then there are none to be seen."""
 
@@ -72,27 +80,33 @@ class _Uploads:
         self._prefix = f"{place.prefix}/" if place.prefix else ""
         self._region, self._credentials = stores.region, credentials
 
-    def found(self) -> dict[tuple[str, str], str]:
-        """(key, upload) → how far it is, of the first thousand below tmp/."""
-        lying = {}
+    @classmethod
+    def of(cls, stores: Stores, place: ObjectPlace) -> _Uploads | None:
+        """None: the credentials are not known here."""
+        return None if stores.credentials is None else cls(stores, place, stores.credentials)
+
+    def found(self) -> dict[tuple[str, str], Like]:
+        """(key, upload), of the first thousand below tmp/."""
+        found: dict[tuple[str, str], Like] = {}
         with suppress(OSError, http.client.HTTPException, ElementTree.ParseError):
             for each in self._ask("GET", "", {"uploads": "", "prefix": f"{self._prefix}{TMP}/"}).findall("{*}Upload"):
                 key, upload = each.findtext("{*}Key", ""), each.findtext("{*}UploadId", "")
                 if key.startswith(self._prefix) and upload:
                     key = key.removeprefix(self._prefix)
                     with suppress(urllib.error.HTTPError):  # ended just now
-                        lying[key, upload] = self._progress(key, upload)
-        return lying
+                        found[key, upload] = self._progress(key, upload)
+        return found
 
-    def _progress(self, key: str, upload: str) -> str:
-        parts, marker = 0, "0"
+    def _progress(self, key: str, upload: str) -> Like:
+        size, parts, marker = 0, 0, "0"
         for _ in range(_PAGES):
             page = self._ask("GET", key, {"uploadId": upload, "part-number-marker": marker})
-            parts += len(page.findall("{*}Part"))
+            sizes = [part.findtext("{*}Size", "0") for part in page.findall("{*}Part")]
+            size, parts = size + sum(int(each) for each in sizes if each.isdecimal()), parts + len(sizes)
             if page.findtext("{*}IsTruncated") != "true":
                 break
             marker = page.findtext("{*}NextPartNumberMarker", "0")
-        return f"{parts} parts"
+        return size, f"{parts} parts"
 
     def abort(self, key: str, upload: str) -> bool:
         with suppress(OSError, http.client.HTTPException, ElementTree.ParseError):

@@ -82,9 +82,11 @@ def test_the_screen_starts_without_arrays_or_framework() -> None:
     assert not {name.partition(".")[0] for name in loaded} & HEAVY
 
 
-def test_home_is_painted_before_what_reads_mailboxes_is_loaded() -> None:
+def test_the_first_line_is_painted_before_home_is_loaded_and_home_before_what_reads_mailboxes() -> None:
     loaded = modules_loaded_by("import tui.__main__")
-    assert "tui.screens.home" in loaded
+    assert "tui.app" in loaded
+    assert [name for name in sorted(loaded) if name.startswith(("tui.screens.home", "tui.view_", "swarm.core.state"))] == []
+    loaded = modules_loaded_by("import tui.__main__, tui.screens.home")
     late = ("swarm.watch", "swarm.mailbox", "swarm.launcher", "swarm.network", "swarm.api.", "tui.feed", "tui.screens.run")
     assert [name for name in sorted(loaded) if name.startswith(late)] == []
 

@@ -9,11 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.core.buckets import ObjectPlace, canonical, is_objects, place_of
+from swarm.core.buckets import ObjectPlace, canonical, is_objects, masked, place_of, where_gone, where_lost, where_silent
 from swarm.core.errors import UsageError
+from swarm.core.mounting import objects_in_words, told_of, told_place
+from swarm.host.settings import mailbox_location
 from swarm.mailbox import open_mailbox
 from swarm.mailbox.objects_store import Credentials, connect
 from swarm.mailbox.objects_sweep import signed_request
+from swarm.watch import known_mailboxes
 
 
 @pytest.mark.parametrize(
@@ -106,6 +109,66 @@ def test_nothing_else_comes_of_any_text(text: str) -> None:
 def test_other_urls_are_refused(other: str) -> None:
     with pytest.raises(UsageError, match="is no mailbox: mount the share"):
         open_mailbox(other)
+
+
+# What is shown, and told to others
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://key:hunter2@bucket/x",
+        "s3://bucket?secret=hunter2&endpoint=http://nas",
+        "s3://bucket?endpoint=http://k:hunter2@nas",
+    ],
+)
+def test_what_is_refused_for_its_secret_is_shown_without_it(url: str) -> None:
+    assert "hunter2" not in masked(url)
+    with pytest.raises(UsageError, match=r"must not hold a secret|neither a user nor options"):
+        place_of(masked(url))
+
+
+def test_what_holds_no_secret_is_shown_as_it_is() -> None:
+    for text in ("/mnt/share@home", "s3://bucket/x?endpoint=http://nas:9000&region=auto"):
+        assert masked(text) == text
+
+
+def test_settings_and_commands_take_one_writing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWARM_MAILBOX", "S3://bucket/home/?endpoint=https://NAS:9000/")
+    assert mailbox_location(None) == "s3://bucket/home?endpoint=https://nas:9000"
+    assert known_mailboxes()[0] == mailbox_location(None)
+    monkeypatch.setenv("SWARM_MAILBOX", "s3://key:hunter2@bucket/home")
+    assert "hunter2" not in known_mailboxes()[0]
+
+
+def test_others_are_told_of_a_place_that_means_the_same_to_them() -> None:
+    url = "s3://bucket/home?endpoint=https://nas.local:9000"
+    assert told_of(url) == url
+    for alone in (
+        "/mnt/share",
+        "s3://b-1?endpoint=http://127.0.0.1:9000",
+        "s3://b-1?endpoint=http://localhost",
+        "s3://b-1?endpoint=http://[::1]:1",
+    ):
+        assert told_of(alone) == ""
+    assert told_of("s3://bucket/" + "x" * 120 + "/" + "y" * 119) == ""
+    assert told_place(url + "/") == url
+    assert told_place("SMB://nas/swarm") == "smb://nas/swarm"
+
+
+def test_how_a_run_in_a_store_is_joined_is_said_in_a_command_that_can_be_pasted() -> None:
+    words = objects_in_words("s3://bucket/home?endpoint=https://nas.local&region=auto", "one; rm -rf /")
+    assert words[-1] == "  swarm join 'one; rm -rf /' --mailbox 's3://bucket/home?endpoint=https://nas.local&region=auto'"
+    for told in ("", "smb://nas/swarm", "s3://key:hunter2@bucket", "s3://$(reboot)"):
+        assert objects_in_words(told, "one") == ()
+
+
+def test_what_to_do_fits_the_kind_of_mailbox() -> None:
+    assert "mounted" in where_gone("/mnt/x")
+    assert "mounted" not in where_gone("s3://bucket") + where_lost("s3://bucket") + where_silent("s3://bucket")
+    assert (
+        where_gone("s3://bucket?endpoint=http://nas") == "`swarm init 's3://bucket?endpoint=http://nas'` makes a mailbox there"
+    )
 
 
 # Credentials
