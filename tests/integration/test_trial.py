@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from swarm.core.mounts import Mount
-from swarm.core.ticks import Tick
+from swarm.core.ticks import Tick, warning
 from swarm.host.children import python
 from swarm.mailbox import init_mailbox, probe
 from swarm.mailbox import trial as module
@@ -195,6 +195,19 @@ async def test_a_trial_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(asyncio.CancelledError):
         await trying
     assert tree(tmp_path) == before
+
+
+async def test_an_object_store_has_checks_of_its_own_and_a_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    async def probed(location: object, **_: object) -> list[Tick]:
+        asked.append(location)
+        return [warning("speed", "little", "wire", topic="share")]
+
+    monkeypatch.setattr(probe, "probe", probed)
+    found = await trial("s3://bucket/x", command=["no such program"])
+    assert asked == ["s3://bucket/x"]
+    assert found[-1].detail == "fit, with warnings: speed"
 
 
 def second(place: Place) -> subprocess.Popen[bytes]:
