@@ -20,7 +20,8 @@ from swarm.host.identity import machine_name
 from swarm.host.opening import mailbox_at
 from swarm.learners.devices import installed_frameworks
 from swarm.mailbox import init_mailbox
-from swarm.mailbox.probe import look, probe, this_systems
+from swarm.mailbox.mounted import this_systems
+from swarm.mailbox.probe import look, probe
 from swarm.mailbox.threads import DaemonThreads
 from swarm.mailbox.waiting import in_time
 from swarm.manifests import read_manifest

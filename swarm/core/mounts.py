@@ -14,6 +14,7 @@ LATE_S = 5  # caches that keep a listing for longer hold up every round
 
 _NFS = ("nfs", "nfs4")
 _SMB = ("cifs", "smb3", "smbfs")
+_NEGATIVE = "negnamecache"  # macOS's NFS: names that are missing are remembered (mount_nfs(8)); on, unless it is told not to
 _PASSING = {
     "tmpfs": "a memory disk: it is empty after the next start",
     "ramfs": "a memory disk: it is empty after the next start",
@@ -59,6 +60,14 @@ def where(mount: Mount) -> str:
     return f"{mount.kind} at {mount.point}"
 
 
+def with_parameters(mount: Mount, nfsstat: str) -> Mount:
+    """`mount`, of NFS on macOS, whose table of mounts tells no options of NFS, with what `nfsstat -m` prints of it: the
+    parameters that count now come last."""
+    lines = [line.partition("NFS parameters:") for line in nfsstat.splitlines()]
+    told = [after.strip() for _, found, after in lines if found]
+    return msgspec.structs.replace(mount, options=f"{mount.options},{told[-1]}") if told else mount
+
+
 def is_share(kind: str) -> bool:
     """Whether another machine serves file systems of this type."""
     return kind in (*_NFS, *_SMB, "afpfs", "9p", "virtiofs", "webdav", "ceph", "glusterfs") or "sshfs" in kind
@@ -81,7 +90,13 @@ def _file_system(path: str, mount: Mount) -> Tick:
 def _options(mount: Mount, options: Mapping[str, str]) -> list[Tick]:
     """At most one tick, with all advice: what was measured on such mounts, and what the system does not tell."""
     advice: list[tuple[str, str]] = []  # what is so, what to mount with instead
-    if mount.kind in _NFS and ("hard" in options or "soft" in options or "softerr" in options):  # Linux tells one of them
+    by_macos = _NEGATIVE in options or f"no{_NEGATIVE}" in options
+    if by_macos:
+        if "soft" in options:
+            advice.append(("soft: calls fail with an error when the server is away for a while", "hard"))
+        if _NEGATIVE in options:
+            advice.append((f"{_NEGATIVE}: a name that was missing a moment ago stays so for a while", f"no{_NEGATIVE}"))
+    elif mount.kind in _NFS and ("hard" in options or "soft" in options or "softerr" in options):  # Linux tells one of them
         if "hard" not in options:
             advice.append(("soft: calls fail with an error when the server is away for a while", "hard"))
         if options.get("lookupcache") not in ("pos", "positive", "none"):
@@ -96,18 +111,19 @@ def _options(mount: Mount, options: Mapping[str, str]) -> list[Tick]:
             advice.append((words, "closetimeo=0"))
     elif "sshfs" in mount.kind:
         advice.append(("sshfs: what other machines write is seen up to 21 s late", "dir_cache=no"))
-    if (kept_s := _longest_cache_s(options)) > LATE_S:
+    if not by_macos and (kept_s := _longest_cache_s(options)) > LATE_S:  # there it lists anew, however long it keeps them
         advice.append((f"attributes are cached for {kept_s} s: rounds are seen late", f"actimeo={LATE_S}"))
     if not advice:
         told = _told(options) if is_share(mount.kind) else ""
         return [ok("mount options", told, topic=TOPIC)] if told else []
-    remedy = f"mount it with -o {','.join(wanted for _, wanted in advice)} (on Linux, also in /etc/fstab)"
+    place = "on a Mac also in /etc/nfs.conf, as nfs.client.mount.options" if by_macos else "on Linux, also in /etc/fstab"
+    remedy = f"mount it with -o {','.join(wanted for _, wanted in advice)} ({place})"
     return [warning("mount options", "; ".join(words for words, _ in advice), remedy, topic=TOPIC)]
 
 
 _KNOWN = (
     "vers", "hard", "soft", "softerr", "timeo", "retrans", "lookupcache", "noac", "actimeo", "acregmax", "acdirmax", "cache",
-    "closetimeo", "proto", "local_lock", "nolock", "seal", "sign", "multichannel",
+    "closetimeo", "proto", "local_lock", "nolock", "seal", "sign", "multichannel", "negnamecache", "nonegnamecache", "intr",
 )  # fmt: skip
 
 

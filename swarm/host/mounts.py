@@ -22,7 +22,7 @@ from swarm.core.mounting import Desktop, Way
 from swarm.core.mounts import is_share
 from swarm.mailbox.folder import absolute
 from swarm.mailbox.folder_read import FolderReader
-from swarm.mailbox.probe import this_systems
+from swarm.mailbox.mounted import this_systems
 from swarm.mailbox.threads import DaemonThreads
 
 LOOK_S = 4.0  # within which a place answers

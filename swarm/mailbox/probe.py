@@ -25,6 +25,7 @@ from swarm.mailbox.folder import absolute
 from swarm.mailbox.folder_init import others_in
 from swarm.mailbox.folder_read import RUNS, TMP, TRASH
 from swarm.mailbox.folder_write import FolderFiles
+from swarm.mailbox.mounted import this_systems, told_more
 from swarm.mailbox.threads import DaemonThreads
 from swarm.mailbox.trial_place import HIDDEN
 
@@ -204,16 +205,6 @@ def _look(root: str, mounts: Callable[[], Iterable[Mount]]) -> tuple[list[Tick],
     return [ok("folder", "a mailbox already", topic=TOPIC), *found], True
 
 
-def this_systems() -> list[Mount]:
-    """All mounts of this system. Asks no server."""
-    import psutil
-
-    return [
-        Mount(point=part.mountpoint, device=part.device, kind=part.fstype, options=part.opts)
-        for part in psutil.disk_partitions(all=True)
-    ]
-
-
 def _folder(root: str) -> str:
     if not os.path.isdir(root):
         what = "is not a folder" if os.path.lexists(root) else "is not there"
@@ -231,7 +222,7 @@ def _file_system(root: str, mounts: Callable[[], Iterable[Mount]]) -> tuple[Tick
         for mark, cloud in _CLOUD_MARKS.items():
             if (folder / mark).exists():
                 raise _Failed(f"{folder} is kept by {cloud}", REFUSED)
-    return mount_ticks(real, innermost(real, mounts()))
+    return mount_ticks(real, told_more(innermost(real, mounts())))
 
 
 def _mailbox(root: str) -> str:

@@ -22,6 +22,7 @@ from uuid import uuid4
 import msgspec
 
 from swarm.core import fitness
+from swarm.core.buckets import is_objects
 from swarm.core.errors import FormatMismatch, MailboxAway, MailboxCorrupt, MailboxUnavailable, RecordError
 from swarm.core.keys import RunKeys
 from swarm.core.mounts import TOPIC, Mount
@@ -74,7 +75,7 @@ async def trial(
     `command`: runs swarm/mailbox/racing.py. `owner`: words that tell this process from others; `gone`: whether such words are
     of one that is no more. `told`: called with what is known so far. Other arguments as of `probe.probe`.
     """
-    if "://" in str(location):  # no folder
+    if is_objects(str(location)):  # whose own checks try all of it
         found = await probe.probe(location, timeout_s=timeout_s, total_s=total_s, threads=threads, mounts=mounts)
         return [*found, fitness.conclusion(found)]
     root = absolute(location)

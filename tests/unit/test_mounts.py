@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from swarm.core.mounts import Mount, innermost, mount_ticks
+from swarm.core.mounts import Mount, innermost, mount_ticks, with_parameters
 
 LOCAL = Mount(point="/", device="/dev/sda1", kind="ext4", options="rw,relatime")
 NFS = Mount(point="/mnt/nas", device="nas:/export", kind="nfs4", options="rw,vers=4.2,hard,lookupcache=pos")
@@ -59,6 +59,41 @@ def test_options_with_which_a_share_is_seen_late_or_fails(mount: Mount, options:
     changed = Mount(point=mount.point, device=mount.device, kind=mount.kind, options=options)
     assert told(changed) == NOT_WELL
     assert f"-o {advice} " in mount_ticks("/mnt/nas/box", changed)[1].remedy
+
+
+NFSSTAT = """/Volumes/x from nas:/x
+  -- Original mount options:
+     General mount flags: 0x0
+     NFS parameters: vers=3,soft
+     File system locations:
+       /x @ nas (10.0.0.2)
+  -- Current mount parameters:
+     General mount flags: 0x4000018 nodev,nosuid
+     NFS parameters: vers=3,tcp,port=2049,nomntudp,{soft},nointr,noresvport,conn,callumnt,{names},acdirmin=5,acdirmax=60,sec=sys
+     Status flags: 0x0
+"""
+
+
+@pytest.mark.parametrize(
+    ("soft", "names", "advice"),
+    [
+        ("hard", "nonegnamecache", ""),
+        ("hard", "negnamecache", "nonegnamecache"),
+        ("soft", "nonegnamecache", "hard"),
+        ("soft", "negnamecache", "hard,nonegnamecache"),
+    ],
+)
+def test_nfs_of_macos_is_judged_by_what_nfsstat_tells(soft: str, names: str, advice: str) -> None:
+    plain = Mount(point="/Volumes/x", device="nas:/x", kind="nfs", options="rw,nodev,nosuid")
+    mount = with_parameters(plain, NFSSTAT.format(soft=soft, names=names))
+    assert told(mount) == (NOT_WELL if advice else WELL)
+    last = mount_ticks("/Volumes/x", mount)[1]
+    if advice:
+        assert f"-o {advice} (" in last.remedy
+        assert "fstab" not in last.remedy
+    else:
+        assert last.detail == "vers=3, hard, acdirmax=60, nonegnamecache"
+    assert with_parameters(plain, "nfsstat: no such mount") == plain
 
 
 def test_what_macos_mounts_tells_no_options_to_judge() -> None:

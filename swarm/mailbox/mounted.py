@@ -1,0 +1,32 @@
+"""How the folders of this system are mounted, by what the system itself knows: no server is asked."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from swarm.core.mounts import Mount, with_parameters
+
+ASK_S = 2.0  # that a program of the system's may take
+_NFSSTAT = ("/usr/bin/nfsstat", "-m")
+
+
+def this_systems() -> list[Mount]:
+    """All mounts of this system."""
+    import psutil
+
+    return [
+        Mount(point=part.mountpoint, device=part.device, kind=part.fstype, options=part.opts)
+        for part in psutil.disk_partitions(all=True)
+    ]
+
+
+def told_more(mount: Mount) -> Mount:
+    """With options that only a program of macOS's knows."""
+    if sys.platform != "darwin" or mount.kind != "nfs":
+        return mount
+    try:
+        asked = subprocess.run([*_NFSSTAT, mount.point], capture_output=True, timeout=ASK_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return mount
+    return with_parameters(mount, asked.stdout.decode(errors="replace"))
