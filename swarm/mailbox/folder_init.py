@@ -10,7 +10,9 @@ from swarm.core.errors import MailboxMoved, UsageError
 from swarm.core.keys import MARKER
 from swarm.core.lines import encode
 from swarm.core.manifest import Marker
+from swarm.core.mounts import REFUSED
 from swarm.mailbox import disk
+from swarm.mailbox.cloud import synchronised
 from swarm.mailbox.errnos import ABSENT, foreign
 from swarm.mailbox.folder_read import RUNS, TMP, TRASH
 from swarm.mailbox.folder_write import FolderFiles, Staged
@@ -22,11 +24,14 @@ IGNORED = frozenset(
 
 
 def init_folder(root: str) -> str:
-    """Make `root`, an absolute path, a mailbox, if it is none yet; the mailbox's id. Raises UsageError.
+    """Make `root`, an absolute path, a mailbox, if it is none yet; the mailbox's id. Raises UsageError: also for a folder that
+    is copied to other machines later, a mailbox or not.
 
     The marker comes last: what is interrupted before is completed by the next init. Of several at once one makes it.
     """
     with foreign(root):
+        if reason := synchronised(root):
+            raise UsageError(f"{reason}: {REFUSED}")
         try:
             os.mkdir(root)
         except FileExistsError:

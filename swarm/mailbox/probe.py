@@ -20,6 +20,7 @@ from swarm.core.mounts import REFUSED, TOPIC, Mount, innermost, mount_ticks
 from swarm.core.sentences import amount, plain
 from swarm.core.ticks import Tick, checking, failed, ok, warning
 from swarm.mailbox import disk
+from swarm.mailbox.cloud import synchronised
 from swarm.mailbox.errnos import mapped
 from swarm.mailbox.folder import absolute
 from swarm.mailbox.folder_init import others_in
@@ -34,19 +35,6 @@ FREE_BYTES, NEARLY_FULL_BYTES = 1 << 30, 10 << 30
 SLOW_S, TOO_SLOW_S = 0.5, 2.0  # for one of each call
 TRIPS, TRIPS_S = 5, 3.0  # no more calls are timed after so long: a slow share is told soon, too
 
-_CLOUD = {
-    "dropbox": "Dropbox",
-    "mobile documents": "iCloud Drive",
-    "icloud drive": "iCloud Drive",
-    "onedrive": "OneDrive",
-    "google drive": "Google Drive",
-    "googledrive": "Google Drive",
-    "my drive": "Google Drive",
-    "cloudstorage": "a cloud drive",
-    "nextcloud": "Nextcloud",
-    "owncloud": "ownCloud",
-}
-_CLOUD_MARKS = {".stfolder": "Syncthing", ".dropbox": "Dropbox", ".dropbox.cache": "Dropbox"}
 _NOT_WRITABLE_REMEDY = "mount it with the right to write, as a user who has it on the machine that serves it"
 _FULL_REMEDY = "make room: a run keeps several copies of its model there; `swarm rm` deletes a run"
 
@@ -214,14 +202,8 @@ def _folder(root: str) -> str:
 
 def _file_system(root: str, mounts: Callable[[], Iterable[Mount]]) -> tuple[Tick, ...]:
     real = os.path.realpath(root)
-    for part in Path(real).parts:
-        for name, cloud in _CLOUD.items():
-            if part.lower() == name or part.lower().startswith((f"{name} - ", f"{name}-")):
-                raise _Failed(f"{root} is in a folder of {cloud}", REFUSED)
-    for folder in (Path(real), *Path(real).parents):
-        for mark, cloud in _CLOUD_MARKS.items():
-            if (folder / mark).exists():
-                raise _Failed(f"{folder} is kept by {cloud}", REFUSED)
+    if reason := synchronised(root):
+        raise _Failed(reason, REFUSED)
     return mount_ticks(real, told_more(innermost(real, mounts())))
 
 

@@ -14,7 +14,7 @@ import pytest
 from swarm.core.errors import FormatMismatch, MailboxAway, MailboxCorrupt, MailboxMoved, MailboxReadOnly, UsageError
 from swarm.core.keys import MARKER
 from swarm.core.lines import decode, encode
-from swarm.core.manifest import Marker
+from swarm.core.manifest import FORMAT, Marker
 from swarm.mailbox import init_mailbox, open_mailbox
 from swarm.mailbox.contract import STAGED, TRASHED
 from swarm.mailbox.folder import FolderMailbox
@@ -288,15 +288,39 @@ async def test_init_refuses_what_cannot_be_a_folder(tmp_path):
     assert tree(tmp_path) == ["file"]
 
 
+@pytest.mark.parametrize(
+    ("folder", "mark", "cloud"),
+    [
+        ("Dropbox/swarm", None, "Dropbox"),
+        ("OneDrive - Home/swarm", None, "OneDrive"),
+        ("Library/Mobile Documents/swarm", None, "iCloud Drive"),
+        ("synced/swarm", ".stfolder/", "Syncthing"),
+        ("box/swarm", ".dropbox", "Dropbox"),
+    ],
+)
+async def test_init_refuses_a_folder_of_a_cloud_client_with_the_reason(tmp_path, folder, mark, cloud):
+    path = tmp_path / folder
+    path.parent.mkdir(parents=True)
+    if mark is not None:
+        (path.parent / mark).mkdir() if mark.endswith("/") else (path.parent / mark).touch()
+    with pytest.raises(UsageError, match=rf"{cloud}: .*copies that are synchronised later let two machines win"):
+        await init_mailbox(path)
+    assert not path.exists()
+
+
+async def test_a_home_with_the_settings_of_a_cloud_client_is_no_folder_of_its(tmp_path):
+    (tmp_path / ".dropbox").mkdir()
+    assert await init_mailbox(tmp_path / "swarm")
+
+
 async def test_open_says_what_is_wrong_with_a_marker(tmp_path):
     path = tmp_path / "m"
     await init_mailbox(path)
-    (path / MARKER).write_bytes(encode(Marker(id="0" * 32, format=2), nonce="n"))
-    with pytest.raises(FormatMismatch) as raised:
-        await FolderMailbox(path).open()
-    assert raised.value.theirs == 2
-    with pytest.raises(FormatMismatch):
-        await init_mailbox(path)
+    for theirs, who in ((FORMAT + 1, "here"), (FORMAT - 1, "where it was made")):
+        (path / MARKER).write_bytes(encode(Marker(id="0" * 32, format=theirs), nonce="n"))
+        for attempt in (FolderMailbox(path).open(), init_mailbox(path)):
+            with pytest.raises(FormatMismatch, match=rf"format {theirs}, .*format {FORMAT}: upgrade swarm {who}"):
+                await attempt
     (path / MARKER).write_bytes(b"{}")
     with pytest.raises(MailboxCorrupt):
         await FolderMailbox(path).open()
