@@ -221,17 +221,55 @@ class Exchange(Tape):
         Whether the bytes are what was promised is known at the end only: until this raises PayloadCorrupt there, or does not,
         whatever is made of them must be kept from everybody's eyes. Raises PayloadMissing, HeaderError and SchemaMismatch too.
         """
+        seen = [memoryview(b"")]
+        stream = self._stream(key, ref, wanted, owner, seen, written=written, canonical=canonical, limit_bytes=limit_bytes)
+        try:
+            async with contextlib.aclosing(stream) as read:
+                async for parameters in read:
+                    yield parameters
+        except (HeaderError, SchemaMismatch):
+            if await self._is_damaged(key, ref, seen[0]):  # what its header says is worth no more than the rest
+                raise PayloadCorrupt(key, ref.sha256, "0" * 64) from None
+            raise
+
+    async def _is_damaged(self, key: str, ref: PayloadRef, head: memoryview) -> bool:
+        """Whether a payload that began with `head` is not what it should be, or was not when that was read."""
+        sha, same = hashlib.sha256(), True
+        buffer = np.empty(min(ref.size_bytes, PART_BYTES) + 1, np.uint8).data
+        for begin in range(0, ref.size_bytes, PART_BYTES):
+            size = min(PART_BYTES, ref.size_bytes - begin)
+            await self._read(key, ref, begin, buffer[: size + (begin + size == ref.size_bytes)])
+            await self.offload(functools.partial(sha.update, buffer[:size]))
+            known = head[begin : begin + size]
+            same = same and buffer[: len(known)] == known
+        return not same or sha.hexdigest() != ref.sha256
+
+    async def _stream(
+        self,
+        key: str,
+        ref: PayloadRef,
+        wanted: Sequence[Named],
+        owner: Mapping[str, str],
+        seen: list[memoryview],
+        *,
+        written: bool,
+        canonical: bool,
+        limit_bytes: int,
+    ) -> AsyncGenerator[dict[str, dict[str, NDArray[Any]]], None]:
+        """`seen`: gets what was read of its beginning."""
         self._check_size(key, ref)
         sha = hashlib.sha256()
         # Of a small payload all, and whether there is more of it than was promised.
         head = np.empty(min(HEAD_BYTES, ref.size_bytes + 1), np.uint8).data
         await self._read(key, ref, 0, head)
+        seen[0] = head
         begin = header_size(head, ref.size_bytes)
         if begin > len(head):
             longer = np.empty(begin, np.uint8).data
             longer[: len(head)] = head
             await self._read(key, ref, len(head), longer[len(head) :])
             head = longer
+        seen[0] = head
         entries = await self.offload(functools.partial(parse_header, head, ref.size_bytes))
         check_listed(entries, wanted)
         names = [entry.name for entry in entries]

@@ -26,7 +26,7 @@ class Fault:
     lose     the call has its effect, then raises `error`: the reply is lost
     tear     a put fails when it has written `chunks` chunks; other calls fail
     delay    `wait()` is awaited before the effect
-    flip     `read` and `read_part` give one flipped bit; what is stored stays whole
+    flip     `read` and `read_part` give one flipped bit, in byte `at` of what they give; what is stored stays whole
     late     `list`, `names` and `sizes` show only what a `list` of this handle has shown before
     double   `list` and `names` give everything twice
     foreign  all three give names that no swarm wrote
@@ -40,6 +40,7 @@ class Fault:
     count: int | None = 1  # calls that it hits; None: all
     skip: int = 0  # matching calls that it lets pass first
     chunks: int = 1
+    at: int = 0
     error: type[MailboxError] = MailboxUnavailable
     wait: Callable[[], Awaitable[None]] | None = None
 
@@ -105,14 +106,18 @@ class FaultyMailbox:
         fault = await self._before("read", key)
         data = await self.inner.read(key)
         self._after(fault)
-        return bytes([data[0] ^ 1]) + data[1:] if data and fault is not None and fault.kind == "flip" else data
+        if data and fault is not None and fault.kind == "flip":
+            flipped = bytearray(data)
+            flipped[fault.at] ^= 0x80
+            return bytes(flipped)
+        return data
 
     async def read_part(self, key: str, offset: int, buffer: bytearray | memoryview) -> int | None:
         fault = await self._before("read_part", key)
         size = await self.inner.read_part(key, offset, buffer)
         self._after(fault)
         if size and fault is not None and fault.kind == "flip":
-            memoryview(buffer).cast("B")[size - 1] ^= 1
+            memoryview(buffer).cast("B")[:size][fault.at] ^= 0x80
         return size
 
     async def list(self, prefix: str, after: str = "") -> list[str]:

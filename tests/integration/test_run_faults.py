@@ -293,13 +293,19 @@ READS = {
 }
 
 
-@pytest.mark.parametrize("what", READS)
-def test_a_bit_that_is_flipped_on_its_way_is_read_again_and_changes_nothing(what: str) -> None:
+HEADER = 20  # a byte of a payload's header
+
+
+@pytest.mark.parametrize(
+    ("what", "at"),
+    [(what, -1) for what in READS] + [("a delta", HEADER), ("the parameters of a round", HEADER)],
+)
+def test_a_bit_that_is_flipped_on_its_way_is_read_again_and_changes_nothing(what: str, at: int) -> None:
     async def main() -> None:
         crowd = await Crowd.of(rounds=4)
         op, key = READS[what]
         for box in crowd.boxes.values():
-            box.plan.append(Fault("flip", op=op, key=key))
+            box.plan.append(Fault("flip", op=op, key=key, at=at if op == "read_part" else 3))
         crowd.begin()
         records = await crowd.ends_well()
         assert all(len(record.participants) == 3 and not record.rejected for record in records)

@@ -86,15 +86,17 @@ def main() -> int:
 def soak(folder: Path, injections: list[Injection]) -> tuple[list[str], dict[str, Any]]:
     """(what broke, figures)."""
     run = new_run(rounds=None, algorithm=SPEC)
+    over: list[tuple[Injection, float, float]] = []
     with staged(folder, run, CAST) as stage:
         try:
             _begin(stage)
-            _storm(stage, injections)
+            _storm(stage, injections, over)
             ends = _calm(stage)
         except Broken as error:
             return [*stage.wrongs, str(error)], {}
         finally:
             stage.look()
+            _when_told(stage, over)
         wrongs = stage.wrongs + _untold(injections)
         wrongs += [f"{path}: written where nothing was mounted" for seat in stage.seats.values() for path in seat.stray]
         more, facts = whole.wrongs(stage.mailbox, run.run, params=ends, lying_s=4 * KEEP_S)
@@ -115,9 +117,9 @@ def _begin(stage: Stage) -> None:
     say("all have joined")
 
 
-def _storm(stage: Stage, injections: list[Injection]) -> None:
+def _storm(stage: Stage, injections: list[Injection], over: list[tuple[Injection, float, float]]) -> None:
     started_s = time.monotonic()
-    coming, under_way, over = list(injections), list[tuple[Injection, float]](), list[tuple[Injection, float, float]]()
+    coming, under_way = list(injections), list[tuple[Injection, float]]()
     while coming or under_way:
         _look(stage)
         at_s = time.monotonic() - started_s
@@ -138,6 +140,10 @@ def _storm(stage: Stage, injections: list[Injection]) -> None:
                 over.append((injection, since_s, time.monotonic()))
         time.sleep(0.1)
     _until(stage, lambda: all(seat.ready for seat in stage.seats.values()), "all are back")
+
+
+def _when_told(stage: Stage, over: list[tuple[Injection, float, float]]) -> None:
+    """How soon each fault and its end were told. `over`: when each began and ended."""
     for injection, since_s, ended_s in over:
         for seat in (stage.seats[name] for name in injection.who):
             lost_s = seat.first(ShareLost, since_s)
