@@ -58,7 +58,7 @@ def remedy_of(place: Place | None, *, needed: bool) -> str:
             return "nothing to do: the round closes without it"
         case "delta" | "round-blob":
             return "nobody needs it any more: `swarm mailbox gc --now` removes it in time"
-        case "snapshot" | "claim" | "beat":
+        case "snapshot" | "claim" | "beat" | "refusal":
             return "nothing to do: it counts for nobody, and is swept in time"
         case "checkpoint" | "checkpoint-blob":
             return f"{BACKUP}, or delete that checkpoint: training does not need it"

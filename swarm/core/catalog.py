@@ -15,7 +15,18 @@ from swarm.core.ids import is_run_id
 from swarm.core.keys import RunKeys
 from swarm.core.manifest import Manifest
 from swarm.core.ranks import GenerationEnd, JobCheckpoint, JobLog, Member, Plan, Probe, Ready, Started
-from swarm.core.records import Beat, Checkpoint, Claim, Control, EvalRecord, LearnerRecord, RoundRecord, Sample, Snapshot
+from swarm.core.records import (
+    Beat,
+    Checkpoint,
+    Claim,
+    Control,
+    EvalRecord,
+    JoinRefusal,
+    LearnerRecord,
+    RoundRecord,
+    Sample,
+    Snapshot,
+)
 from swarm.core.work import Holder, WorkSet
 
 Kind: TypeAlias = Literal[
@@ -26,6 +37,7 @@ Kind: TypeAlias = Literal[
     "sample",
     "learner",
     "beat",
+    "refusal",
     "control",
     "evaluation",
     "checkpoint",
@@ -43,7 +55,7 @@ Kind: TypeAlias = Literal[
 ]
 """Up to `work` records; the others are known by hashes."""
 
-SWEPT: frozenset[Kind] = frozenset({"snapshot", "claim", "beat", "checkpoint", "job-checkpoint"})
+SWEPT: frozenset[Kind] = frozenset({"snapshot", "claim", "beat", "refusal", "checkpoint", "job-checkpoint"})
 """Records that go when they are old. All others are the run's history and stay as long as it does."""
 
 
@@ -113,6 +125,8 @@ def _record(run: RunKeys, parts: list[str]) -> Place | None:
         case ["beats", learner, name]:
             k, _, n = name.removesuffix(".json").partition("-")
             return Place(run.beat(learner, _n(k), _n(n)), "beat", Beat)
+        case ["refused", machine, name] if len(named := name.removesuffix(".json").split(".")) == 2:
+            return Place(run.refusal(machine, _n(named[0]), named[1]), "refusal", JoinRefusal, {"machine": machine})
         case ["control", n, _]:
             return Place(run.control_record(_n(n)), "control", Control, {}, _n(n))
         case ["evals", _, r, _]:

@@ -118,8 +118,8 @@ def test_what_is_no_mailbox_is_named(swarm: Swarm, tmp_path: Path, argv: tuple[s
 
 
 @pytest.mark.parametrize("argv", EVERY, ids=lambda argv: argv[0])
-def test_an_object_store_is_told_to_be_out_of_reach(swarm: Swarm, argv: tuple[str, ...]) -> None:
-    assert "s3:// is not supported" in swarm.fails(2, *argv, "--mailbox", "s3://bucket/x")
+def test_a_url_that_is_no_mailbox_is_told(swarm: Swarm, argv: tuple[str, ...]) -> None:
+    assert "smb:// is no mailbox" in swarm.fails(2, *argv, "--mailbox", "smb://nas/x")
 
 
 @needs_permissions

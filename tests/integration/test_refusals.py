@@ -37,6 +37,7 @@ from swarm.mailbox.faults import Fault, FaultyMailbox
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
 from swarm.mailbox.signed import SignedMailbox
 from swarm.watch import REFUSALS_EVERY, RunWatch
+from tests.integration import audited
 from tests.integration.handmade import beat, make_mailbox, make_run, manifest_of_another_format, on, stop
 from tests.integration.jobs import Machine, World
 from tests.integration.simulation import Learner, Machines, new_run, together, virtually
@@ -153,6 +154,16 @@ def test_a_forged_one_is_passed_over_and_counted() -> None:
         assert box.forged(RUN).kinds == {"refusal": 2}
 
     virtually(main())
+
+
+def test_a_mailbox_is_checked_with_them() -> None:
+    store = audited.half_done()
+    virtually(refusals.write(MemoryMailbox(store), RUN, refusal()))
+    faults, report = virtually(audited.checked(MemoryMailbox(store)))
+    assert (faults, report.unknown_count) == ([], 0)
+    key = audited.some(store, "refused/")
+    audited.rewrite(store, key, refusal("m2"))
+    assert [fault.key for fault in audited.faults_of(store)] == [key]
 
 
 # Telling

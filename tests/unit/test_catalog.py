@@ -23,6 +23,7 @@ EVERY = {
     RUN.sample(7): ("sample", "Sample", 7, 0),
     RUN.learner("studio", 12): ("learner", "LearnerRecord", 0, 0),
     RUN.beat("studio", 12, 99): ("beat", "Beat", 0, 0),
+    RUN.refusal("0f8b6c0e", 3, SHA): ("refusal", "JoinRefusal", 0, 0),
     RUN.control_record(3): ("control", "Control", 3, 0),
     RUN.eval(101): ("evaluation", "EvalRecord", 101, 0),
     RUN.checkpoint(7): ("checkpoint", "Checkpoint", 7, 0),
