@@ -24,6 +24,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+@pytest.mark.slow  # with a real model; test_learner_options.py shows it in a second or two with a small one
 @pytest.mark.usefixtures("one_thread")
 def test_a_few_bits_with_error_feedback_end_where_fp32_does() -> None:
     """After 30 rounds, at a small learning rate and outer momentum. Over five seeds F8 ended within 0.09 % and F4 within

@@ -259,6 +259,8 @@ def test_an_old_generation_takes_nothing_from_a_later_one(schedule: list[int]) -
             asyncio.create_task(regroup(boxes[1])),
         ]
         for turn in [*schedule, *[0, 1] * 200]:
+            if all(task.done() for task in work):
+                break
             await asyncio.sleep(0)
             waiting = boxes[0 if turn == 0 else 1].waiting
             if waiting:

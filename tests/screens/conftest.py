@@ -13,8 +13,13 @@ import msgspec
 import pytest
 import textual._wait
 import textual.screen
+from textual.cache import LRUCache
+from textual.css.model import RuleSet
+from textual.css.stylesheet import Stylesheet
 from textual.message import Message
 from textual.pilot import Pilot
+from textual.screen import Screen
+from textual.widgets import Input
 
 from swarm import api
 from swarm.core.adverts import PeerAdvert, RunAdvert
@@ -61,6 +66,60 @@ from tui.transitions import Note
 # the time that these tests took. Both are quicker here; the messages under way are waited for as before.
 textual._wait.SLEEP_GRANULARITY, textual._wait.SLEEP_IDLE = 1 / 250, 1 / 1000
 textual.screen.UPDATE_PERIOD = 1 / 500  # type: ignore[misc]
+
+# A cursor that blinks is in a picture or not, as the machine is busy.
+Input._toggle_cursor = lambda self: None  # type: ignore[method-assign]
+
+# Every app reads the same styles, and keeps what it made of them to itself: here, what one has read the others know.
+_parse_rules = Stylesheet._parse_rules
+_rules_of: dict[frozenset[tuple[str, str]], LRUCache[tuple[object, ...], list[RuleSet]]] = {}
+
+
+def _read_once(sheet: Stylesheet, *args: Any, **more: Any) -> list[RuleSet]:
+    sheet._parse_cache = _rules_of.setdefault(frozenset(sheet._variables.items()), LRUCache(4096))
+    try:
+        return _parse_rules(sheet, *args, **more)
+    finally:
+        sheet._parse_cache = LRUCache(1)  # which `set_variables` clears
+
+
+Stylesheet._parse_rules = _read_once  # type: ignore[method-assign]
+
+
+# A screen is painted whenever anything changed, a few times a key, and headless for nobody. Here it is painted once the Pilot
+# has waited for the messages under way, which is when a test looks.
+_paint, _wait, _pause = Screen._compositor_refresh, Pilot._wait_for_screen, Pilot.pause
+
+
+def _paint_later(screen: Screen[Any]) -> None:
+    app = screen.app
+    if app.is_headless and not app.is_inline and screen is app.screen:
+        screen._dirty_widgets.clear()
+        app._update_mouse_over(screen)
+    else:
+        _paint(screen)
+
+
+def _paint_now(pilot: Pilot[Any]) -> None:
+    if pilot.app.is_running and pilot.app.screen._compositor._dirty_regions:
+        _paint(pilot.app.screen)
+
+
+async def _wait_and_paint(pilot: Pilot[Any], timeout: float = 30.0) -> bool:
+    done = await _wait(pilot, timeout)
+    if done:
+        _paint_now(pilot)
+    return done
+
+
+async def _pause_and_paint(pilot: Pilot[Any], delay: float | None = None) -> None:
+    await _pause(pilot, delay)
+    _paint_now(pilot)
+
+
+Screen._compositor_refresh = _paint_later  # type: ignore[method-assign]
+Pilot._wait_for_screen = _wait_and_paint  # type: ignore[method-assign]
+Pilot.pause = _pause_and_paint  # type: ignore[method-assign]
 
 run_from_the_start = SwarmApp.run_test
 
