@@ -96,7 +96,9 @@ def connect(place: ObjectPlace, environ: Mapping[str, str] | None = None) -> Sto
     credentials = _credentials(place, endpoint, environ)
     options: dict[str, Any] = {"region": region}
     if endpoint:
-        options |= {"endpoint": endpoint, "aws_endpoint_url_s3": endpoint}
+        options["endpoint"] = endpoint
+        if environ.get("AWS_ENDPOINT_URL_S3"):  # it would come before that; older versions of obstore do not know it
+            options["aws_endpoint_url_s3"] = endpoint
     if credentials is not None:
         options |= {"access_key_id": credentials.key, "secret_access_key": credentials.secret}
         if credentials.token:
