@@ -62,7 +62,10 @@ AFTER = [False, pytest.param(True, marks=pytest.mark.slow)]  # behind one step i
 
 
 @pytest.mark.parametrize("after", AFTER)
-@pytest.mark.parametrize("beside", [False, True], ids=["first in its folder", "beside another"])
+@pytest.mark.parametrize(
+    "beside",
+    [pytest.param(False, id="first in its folder"), pytest.param(True, id="beside another", marks=pytest.mark.slow)],
+)
 def test_killed_at_any_step_of_create(share: Share, victims: Victims, beside: bool, after: bool) -> None:
     seen = set()
     for step in range(100):
@@ -87,7 +90,7 @@ def test_killed_at_any_step_of_create(share: Share, victims: Victims, beside: bo
 
 
 @pytest.mark.parametrize("after", AFTER)
-@pytest.mark.parametrize("call", ["put", "put again"])
+@pytest.mark.parametrize("call", ["put", pytest.param("put again", marks=pytest.mark.slow)])
 def test_killed_at_any_step_of_put(share: Share, victims: Victims, call: str, after: bool) -> None:
     seen = set()
     for step in range(100):

@@ -13,7 +13,15 @@ pytestmark = pytest.mark.process
 
 @pytest.mark.parametrize(
     ("error", "fails"),
-    [("EIO", 2), ("EHOSTDOWN", 2), ("ENOSPC", 2), ("EDQUOT", 2), ("EROFS", 2), ("ESTALE", 15), ("EBUSY", 9)],
+    [
+        ("EIO", 2),
+        ("ENOSPC", 2),
+        ("ESTALE", 15),
+        *(
+            pytest.param(name, n, marks=pytest.mark.slow)
+            for name, n in (("EHOSTDOWN", 2), ("EDQUOT", 2), ("EROFS", 2), ("EBUSY", 9))
+        ),
+    ],
 )
 async def test_each_call_that_is_repeated_has_its_effect_once_and_the_right_answer(
     share: Share, error: str, fails: int

@@ -113,15 +113,16 @@ async def test_nothing_of_a_call_stays_alive_in_an_idle_thread():
 
 def test_a_call_that_outlives_its_loop_ends_unseen():
     threads = DaemonThreads(1)
-    go, ran = threading.Event(), threading.Event()
+    began, go, ran = threading.Event(), threading.Event(), threading.Event()
 
     def call() -> None:
+        began.set()
         go.wait(30)
         ran.set()
 
     async def leave() -> None:
         task = asyncio.create_task(threads.run(call))
-        await asyncio.sleep(0)
+        assert await asyncio.to_thread(began.wait, 30)  # what is cancelled before never begins
         task.cancel()
 
     asyncio.run(leave())
