@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -65,6 +65,8 @@ class Check:
     places: dict[str, Place] = field(default_factory=dict)
     referred: dict[str, Referred] = field(default_factory=dict)
     missing: list[Missing] = field(default_factory=list)
+    attached: dict[str, tuple[FileRef, bytes]] = field(default_factory=dict)
+    """By SHA-256: the manifest's files, and the hashes of their chunks, b"" if these cannot be told."""
 
     def __post_init__(self) -> None:
         self.keys = RunKeys(self.run)
@@ -120,13 +122,14 @@ class Check:
         there = [key for key, place in self.places.items() if place.record is None]
         hidden = [key for key, ref in self.referred.items() if ref.needed and key not in self.places]
         for key in there:
-            if key not in self.referred and unneeded(self.places[key]):
+            if self._said(self.places[key]) is None and unneeded(self.places[key]):
                 self.report.unneeded += 1
         await spread(self._payload, [*there, *hidden], AT_ONCE)
 
     async def _payload(self, key: str) -> None:
-        place, ref = self.places.get(key) or place_of(key), self.referred.get(key)
+        place = self.places.get(key) or place_of(key)
         assert place is not None
+        ref = self._said(place)
         size = self.sizes.get(key, ref.size_bytes if ref is not None else 0)
         head = place.kind not in ("hashes", "chunk")
         try:
@@ -176,24 +179,34 @@ class Check:
 
     async def files(self, refs: Iterable[FileRef]) -> None:
         """Note what the attached files' objects must be."""
-
-        async def note(ref: FileRef) -> None:
+        chunks: dict[str, list[int]] = {}
+        for place in self.places.values():
+            if place.kind == "chunk":
+                chunks.setdefault(place.sha256, []).append(place.number)
+        for ref in refs:
             key = self.keys.file_hashes(ref.sha256)
-            self.referred[key] = Referred(32 * ref.chunks, True, lambda: self.absent(key), sha256=ref.hashes_sha256)
+            self.referred[key] = Referred(32 * ref.chunks, True, _absence(self, key), sha256=ref.hashes_sha256)
             try:
                 hashes = await self.plain.read(key)
             except (MailboxCorrupt, MailboxUnavailable):
                 hashes = None  # which is told when it is read as any other object
             if hashes is None or hashlib.sha256(hashes).hexdigest() != ref.hashes_sha256:
                 hashes = b""  # told once is enough: the chunks may be what they should
-            for n in range(ref.chunks):
-                chunk = self.keys.file_chunk(ref.sha256, n)
-                size = min(ref.chunk_bytes, ref.size_bytes - n * ref.chunk_bytes)
-                still = _absence(self, chunk)
-                self.referred[chunk] = Referred(size, True, still, sha256=hashes[32 * n : 32 * n + 32].hex())
+            self.attached[ref.sha256] = (ref, hashes)
+            for first, last in gaps(chunks.get(ref.sha256, ()), end=ref.chunks):
+                many = "a chunk" if first == last else f"{last - first + 1} chunks"
+                self.lacks("missing", self.keys.file_chunk(ref.sha256, first), f"{many} of the attached file {ref.name}")
 
-        for ref in refs:
-            await note(ref)
+    def _said(self, place: Place) -> Referred | None:
+        """What is said of an object that is no record."""
+        if place.kind != "chunk":
+            return self.referred.get(place.key)
+        ref, hashes = self.attached.get(place.sha256, (None, b""))
+        if ref is None or place.number >= ref.chunks:
+            return None
+        n = place.number
+        size = min(ref.chunk_bytes, ref.size_bytes - n * ref.chunk_bytes)
+        return Referred(size, True, _absence(self, place.key), sha256=hashes[32 * n : 32 * n + 32].hex())
 
     # The end
 
@@ -222,6 +235,18 @@ def _noun(place: Place) -> str:
         "hashes": "the hashes of a file",
         "chunk": "a chunk of a file",
     }[place.kind]
+
+
+def gaps(numbers: Iterable[int], *, first: int = 0, end: int | None = None) -> Iterator[tuple[int, int]]:
+    """(first, last) of each stretch from `first` to before `end` that lacks in `numbers`, by default to the largest of them. No
+    dearer for a number that is absurd."""
+    at = first
+    for number in sorted({n for n in numbers if n >= first and (end is None or n < end)}):
+        if number > at:
+            yield at, number - 1
+        at = number + 1
+    if end is not None and at < end:
+        yield at, end - 1
 
 
 async def spread(work: Callable[[T], Awaitable[None]], items: Sequence[T], at_once: int) -> None:

@@ -51,7 +51,7 @@ def remedy_of(place: Place | None, *, needed: bool) -> str:
         case "round" | "sample":
             return f"{BACKUP}: whoever comes to it stops there"
         case "round-blob" if needed:
-            return f"{BACKUP}; while a learner trains, `swarm export` what it leads to: the next rounds replace it"
+            return f"{BACKUP}; else `swarm export --round N` a checkpoint, and `swarm start --base-model` from that"
         case "init":
             return f"{BACKUP}: it is what the run starts from"
         case "delta" if needed:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from swarm.audit.checking import Check, Referred, Still
+from swarm.audit.checking import Check, Referred, Still, gaps
 from swarm.audit.records import Read
-from swarm.audit.rounds import stretches
 from swarm.core.catalog import Place
 from swarm.core.ranks import CheckpointAt, GenerationEnd, JobCheckpoint, Plan
 from swarm.garbage import CHECKPOINTS_KEPT, job_steps
@@ -45,11 +44,12 @@ class Generations:
     def judge(self) -> None:
         check = self.check
         newest = max(self._plans, default=-1)
-        for first, last in stretches(g for g in range(newest) if check.keys.generation_end(g) not in check.places):
+        ended = [place.number for place in check.places.values() if place.key == check.keys.generation_end(place.number)]
+        for first, last in gaps(ended, end=max(newest, 0)):
             many = f"generation {first} has" if first == last else f"generations {first} to {last} have"
             check.lacks("gap", check.keys.generation_end(first), f"{many} no end, and generation {newest} has a plan")
         for generation, parts in self._parts.items():
-            for first, last in stretches(set(range(max(parts))) - parts):
+            for first, last in gaps(parts):
                 many = f"part {first} is" if first == last else f"parts {first} to {last} are"
                 what = f"of the log of generation {generation} {many} not there: those behind are passed over"
                 check.lacks("gap", check.keys.job_log(generation, first), what)

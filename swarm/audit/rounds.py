@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable
 from typing import NamedTuple
 
-from swarm.audit.checking import Check, Still
+from swarm.audit.checking import Check, Still, gaps
 from swarm.audit.checking import Referred as Ref
 from swarm.audit.records import Read
 from swarm.core.catalog import Place
@@ -111,10 +109,10 @@ class Rounds:
     def judge(self) -> None:
         """What lacks, and what does not follow on what is before it."""
         check = self.check
-        for first, last in stretches(set(range(self.newest + 1)) - self.listed):
+        for first, last in gaps(self.listed):
             many = f"round {first} is" if first == last else f"rounds {first} to {last} are"
             check.lacks("gap", check.keys.round(first), f"{many} not there, and round {self.newest} is")
-        for first, last in stretches(set(range(1, max(self.controls, default=0))) - self.controls):
+        for first, last in gaps(self.controls, first=1):
             many = f"control record {first} is" if first == last else f"control records {first} to {last} are"
             check.lacks("gap", check.keys.control_record(first), f"{many} not there: those behind count for nothing")
         named: dict[int, int] = {}
@@ -134,9 +132,3 @@ class Rounds:
         if place.kind in ("round-blob", "delta"):
             return place.number <= self.newest
         return place.kind in ("init", "hashes", "chunk")
-
-
-def stretches(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """(first, last) of each stretch of numbers without a gap."""
-    groups = itertools.groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0])
-    return [(each[0][1], each[-1][1]) for _, group in groups if (each := list(group))]

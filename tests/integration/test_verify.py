@@ -214,6 +214,34 @@ def test_a_round_in_the_middle_is_missed_once() -> None:
     assert "rounds 2 to 3 are not there" in fault.what
 
 
+def test_an_absurd_number_costs_nothing() -> None:
+    store = half_done()
+    absurd = 9_999_999_999
+    store.objects[KEYS.round(absurd)] = store.objects[KEYS.round(0)]
+    store.objects[KEYS.control_record(10**17)] = encode(Control(action="pause"), nonce="0" * 32)
+    faults = faults_of(store)
+    assert [fault.what for fault in faults if fault.fault == "gap"] == [
+        f"rounds {newest(half_done()).round + 1} to {absurd - 1} are not there, and round {absurd} is",
+        f"control records 1 to {10**17 - 1} are not there: those behind count for nothing",
+    ]
+    assert ("misplaced", KEYS.round(absurd)) in kinds(faults)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "first", "end", "want"),
+    [
+        ([], 0, None, []),
+        ([], 0, 3, [(0, 2)]),
+        ([0, 1, 2], 0, 3, []),
+        ([2, 0, 6, 2], 0, None, [(1, 1), (3, 5)]),
+        ([0, 1, 9], 1, 5, [(2, 4)]),
+        ([3], 1, None, [(1, 2)]),
+    ],
+)
+def test_gaps(numbers: list[int], first: int, end: int | None, want: list[tuple[int, int]]) -> None:
+    assert [*checking.gaps(numbers, first=first, end=end)] == want
+
+
 def test_a_control_record_in_the_middle_is_missed() -> None:
     store = half_done()
     for n in (1, 2, 4):
