@@ -1,11 +1,11 @@
 """Processes racing over one mailbox, through one folder or through two mounts of one share.
 
-    python race.py A [B] [--writers 8] [--keys 200] [--readers 2] [--objects-every 1]
+    python race.py A [B] [--writers 8] [--keys 200] [--readers 2] [--objects-every 1] [--pause-s 0]
 
 The writers bid for one key after the other, all at the same moment, and put two objects per key (or per tenth key, and so
-on), one of which is the same for all; readers read all the while. Checked: each key has exactly one winner, whose record is
-what everybody reads; no record or object is ever seen torn; nothing that was seen goes away; nothing is left in tmp/ or
-trash/. Prints one line of JSON; exit status 1 if something was violated.
+on), one of which is the same for all; readers read all the while, or pause before each listing. Checked: each key has exactly
+one winner, whose record is what everybody reads; no record or object is ever seen torn; nothing that was seen goes away;
+nothing is left in tmp/ or trash/. Prints one line of JSON; exit status 1 if something was violated.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ async def write(folder: Path, writer: int, keys: int, objects_every: int) -> dic
     return {"won": won, "wrong": wrong, "again": again, "create_ms": round(1000 * took[len(took) // 2], 1)}
 
 
-async def read(folder: Path, writers: int, keys: int) -> dict:
+async def read(folder: Path, pause_s: float) -> dict:
     """Until told to stop on standard input: list, then read what is new and some of what is old."""
     mailbox = FolderMailbox(folder)
     await mailbox.open()
@@ -95,6 +95,8 @@ async def read(folder: Path, writers: int, keys: int) -> dict:
     wrong, reads, again = [], 0, 0
     last = False
     while not last:
+        if pause_s:
+            await asyncio.wait({stop}, timeout=pause_s)
         last = stop.done()
         listed, more = await persist(lambda: mailbox.list(f"{KEYS.root}/"))
         again += more
@@ -132,6 +134,7 @@ def main() -> int:
     parser.add_argument("--keys", type=int, default=200)
     parser.add_argument("--readers", type=int, default=2)
     parser.add_argument("--objects-every", type=int, default=1, metavar="KEYS")
+    parser.add_argument("--pause-s", type=float, default=0.0, metavar="S")
     parser.add_argument("--role", nargs=2, metavar=("ROLE", "N"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.role:
@@ -139,7 +142,7 @@ def main() -> int:
         if role == "write":
             work = write(args.folders[0], int(n), args.keys, args.objects_every)
         else:
-            work = read(args.folders[0], args.writers, args.keys)
+            work = read(args.folders[0], args.pause_s)
         print(json.dumps(asyncio.run(work)))
         return 0
 
@@ -150,6 +153,7 @@ def main() -> int:
     def start(role: str, n: int) -> subprocess.Popen[str]:
         command = [sys.executable, __file__, str(folders[n % len(folders)]), "--role", role, str(n)]
         command += ["--writers", str(args.writers), "--keys", str(args.keys), "--objects-every", str(args.objects_every)]
+        command += ["--pause-s", str(args.pause_s)]
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     started = time.monotonic()

@@ -12,7 +12,7 @@ mount -t sysfs sys /sys
 mkdir -p /dev/shm
 for place in /run /mnt /dev/shm; do mount -t tmpfs tmpfs $place; done
 hostname here
-mkdir -p /run/home /run/tmp /run/box /run/share /mnt/a /mnt/b
+mkdir -p /run/home /run/tmp /run/box /run/share /run/contested /mnt/a /mnt/b
 mount -t hostfs -o "$BOX" none /run/box
 exec >/run/box/log 2>&1
 
@@ -56,8 +56,11 @@ elsewhere() {
     nsenter -t $other -n ip link set there up
 }
 
+# Mounts it here as $1/a, and as $1/b from there.
 mount_both() {
-    "$@" /mnt/a && nsenter -t $other --net --uts "$@" /mnt/b || fail "cannot be mounted: $*"
+    local place=$1
+    shift
+    "$@" $place/a && nsenter -t $other --net --uts "$@" $place/b || fail "cannot be mounted: $*"
 }
 
 smb() {
@@ -72,6 +75,11 @@ smb() {
 [swarm]
     path = /run/share
     read only = no
+[contested]
+    path = /run/contested
+    read only = no
+    oplocks = no
+    level2 oplocks = no
 CONF
     printf 'secret\nsecret\n' | smbpasswd -c /run/smb.conf -s -a root >/dev/null || fail 'smbpasswd failed'
     smbd --daemon --configfile=/run/smb.conf || fail 'smbd does not start'
@@ -79,7 +87,12 @@ CONF
         (exec 3<>/dev/tcp/$SERVER/445) 2>/dev/null && break
         sleep 0.1
     done
-    mount_both mount.cifs -o vers=3.1.1,username=root,password=secret,nosharesock,closetimeo=0 //$SERVER/swarm
+    local cifs=(mount.cifs -o vers=3.1.1,username=root,password=secret,nosharesock,closetimeo=0)
+    mount_both /mnt "${cifs[@]}" //$SERVER/swarm
+    # Where eight processes want the same file at once, this client often takes 5 to 10 s to give back an oplock, for which the
+    # server lets all of them wait. A hundred times that: so there is a share without oplocks, too, for whoever has no such time.
+    mkdir -p /mnt/contested/a /mnt/contested/b
+    mount_both /mnt/contested "${cifs[@]}" //$SERVER/contested
 }
 
 nfs() {
@@ -99,10 +112,10 @@ modules
 elsewhere
 case $KIND in
     smb) smb ;;
-    nfs4) nfs; mount_both mount.nfs4 -o vers=4.2,nosharecache $SERVER:/ ;;
-    nfs3) nfs; mount_both mount.nfs -o vers=3,nolock,nosharecache $SERVER:/run/share ;;
+    nfs4) nfs; mount_both /mnt mount.nfs4 -o vers=4.2,nosharecache $SERVER:/ ;;
+    nfs3) nfs; mount_both /mnt mount.nfs -o vers=3,nolock,nosharecache $SERVER:/run/share ;;
 esac
-grep ' /mnt/[ab] ' /proc/mounts >/run/box/mounted
+grep ' /mnt/.*[ab] ' /proc/mounts >/run/box/mounted
 bash /run/box/command </dev/null
 echo $? >/run/box/status
 off

@@ -1,4 +1,4 @@
-"""Runs what is marked `share` on real shares: SMB 3 by Samba, NFS 4.2 and 3 by the kernel, each mounted twice by kernel clients.
+"""Runs what is marked `share` on real shares: SMB 3 by Samba, NFS 4.2 and 3 by the kernel, each mounted twice by the kernel.
 
     python tests/shares/run.py [--limit-s S] [KIND …] [-- ARGUMENT OF PYTEST …]
 
@@ -159,7 +159,7 @@ def say(line: str) -> None:
 
 
 def marked() -> list[str]:
-    """Where the tests are that need a share, so that no others are imported: files, and folders whose conftest.py marks some."""
+    """Where the tests are that need a share: files, and folders whose conftest.py marks some. So no others are imported."""
     found = [path for path in sorted((ROOT / "tests").rglob("*.py")) if "mark.share" in path.read_text(encoding="utf-8")]
     places = [path.parent if path.name == "conftest.py" else path for path in found if path.parent.name != HERE.name]
     return [str(path.relative_to(ROOT)) for path in (*places, HERE)]
@@ -190,7 +190,8 @@ def main() -> int:
                 box.mkdir()
                 guests.append(Guest(kind, box))
                 guests[-1].start(command, cpus[min(len(guests), len(cpus)) - 1])
-            while any([guest.running(args.limit_s) for guest in guests]):
+            running = guests
+            while running := [guest for guest in running if guest.running(args.limit_s)]:
                 time.sleep(0.2)
         except KeyboardInterrupt:
             say("interrupted")
@@ -198,7 +199,8 @@ def main() -> int:
         finally:
             for guest in guests:
                 guest.end()
-        return 0 if all([guest.told(everything=bool(rest)) for guest in guests]) else 1
+        failed = [guest.kind for guest in guests if not guest.told(everything=bool(rest))]
+        return 1 if failed else 0
 
 
 if __name__ == "__main__":
