@@ -29,7 +29,8 @@ WORDS: dict[Kind, str] = {
     "full": "the mailbox is full (",
     "quota": "the mailbox is full (",
     "read-only": "the mailbox is read-only (",
-    "unmount": "the mailbox is not there (",
+    # One that is unmounted while a call is under way ends that first, with an error that says no more than that.
+    "unmount": "the mailbox ",
 }
 WHILE_S = 6.0  # what need not be told lasts so long
 
