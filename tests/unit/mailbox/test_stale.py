@@ -35,7 +35,9 @@ class Delegated:
 
 
 @pytest.mark.parametrize("part", [False, True])
-def test_what_opens_but_is_stale_is_looked_for_in_a_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: bool) -> None:
+def test_what_opens_but_is_stale_is_looked_for_in_a_listing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: bool
+) -> None:
     root = str(tmp_path / "share")
     init_folder(root)
     here, elsewhere = FolderFiles(root, pauses_s=(0.0, 0.0)), FolderFiles(root)
