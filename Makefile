@@ -12,7 +12,7 @@ help:
 	@echo 'make demo    two learners, one in PyTorch and one in MLX, train one model in front of you'
 	@echo 'make test    the tests that take seconds'
 	@echo 'make slow    the tests that take minutes'
-	@echo 'make shares  the tests on real shares, SMB and NFS: on Linux, in a user-mode Linux guest each; 3 minutes'
+	@echo 'make shares  the tests on real shares, SMB and NFS: on Linux, in a user-mode Linux guest each; 5 minutes'
 	@echo 'make fuzz    100,000 damaged files, one after the other, for whatever reads them; a part of make slow'
 	@echo 'make soak    four learners over shares that fail in every way, for an hour; MINUTES=10 SEED=7 for less, and again'
 	@echo 'make ranks   the tests of fine-tuning, which need MLX-LM and what it brings along'
