@@ -132,6 +132,7 @@ def test_a_fetch_whose_process_was_killed_is_gone_on_with(
     left(again)
 
 
+@pytest.mark.slow
 def test_what_is_not_attached_is_said(swarm: Terminal, mailbox: Path, text: Path, tmp_path: Path) -> None:
     make = (*START, "--no-join")
     assert "--attach needs a file" in swarm.run(*make, "--attach", code=2).err[-1]

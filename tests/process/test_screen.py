@@ -20,7 +20,7 @@ from tui.screens.join import JoinScreen
 from tui.screens.run import RunScreen
 
 pytest.importorskip("torch")
-pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(300)]
 
 SPEC = DiLoCo(sync_every=50, quorum_size=2, start_learners=1, beat_s=0.2, lease_s=4.0)
 

@@ -21,6 +21,7 @@ from tui.screens.round import RoundScreen
 from tui.screens.samples import SamplesScreen
 
 LARGE, SMALL = (120, 36), (60, 20)
+NARROW = pytest.param(SMALL, marks=pytest.mark.slow)
 
 
 @pytest.fixture
@@ -89,7 +90,11 @@ async def test_a_run_is_shown_plain(hostile: SimpleNamespace, name: str, size: t
             check(app, size[0])
 
 
-@pytest.mark.parametrize(("name", "size"), [("running", LARGE), ("fedavg", LARGE), ("job", SMALL), ("running", SMALL)], ids=str)
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [("running", LARGE), ("fedavg", LARGE), ("job", SMALL), pytest.param("running", SMALL, marks=pytest.mark.slow)],
+    ids=str,
+)
 async def test_what_lies_behind_a_run_is_plain(hostile: SimpleNamespace, name: str, size: tuple[int, int]) -> None:
     state = states(hostile)[name]()
     job = next(jobs(hostile, state))
@@ -112,7 +117,7 @@ async def test_what_lies_behind_a_run_is_plain(hostile: SimpleNamespace, name: s
         check(app, size[0])
 
 
-@pytest.mark.parametrize("size", [LARGE, SMALL], ids=str)
+@pytest.mark.parametrize("size", [LARGE, NARROW], ids=str)
 async def test_home_is_plain(hostile: SimpleNamespace, size: tuple[int, int]) -> None:
     made = [make() for name, make in states(hostile).items() if name in ("running", "waiting", "fedavg", "job")]
     every = [msgspec.structs.replace(state, run=f"run{n}aaaa") for n, state in enumerate(made)]
@@ -149,7 +154,7 @@ def heard(hostile: SimpleNamespace) -> Any:
     return msgspec.structs.replace(hostile.sightings(told, peers=tuple(peers)), trouble=(WORST,))
 
 
-@pytest.mark.parametrize("size", [LARGE, SMALL], ids=str)
+@pytest.mark.parametrize("size", [LARGE, NARROW], ids=str)
 async def test_the_networks_runs_and_machines_are_plain(hostile: SimpleNamespace, size: tuple[int, int]) -> None:
     app = hostile.app_over(hostile.home_shown(hostile.home(), sightings=heard(hostile)))
     async with app.run_test(size=size) as pilot:
@@ -159,7 +164,7 @@ async def test_the_networks_runs_and_machines_are_plain(hostile: SimpleNamespace
             check(app, size[0])
 
 
-@pytest.mark.parametrize("size", [LARGE, SMALL], ids=str)
+@pytest.mark.parametrize("size", [LARGE, NARROW], ids=str)
 async def test_joining_is_plain(hostile: SimpleNamespace, size: tuple[int, int]) -> None:
     app = hostile.app_over(hostile.home_shown(hostile.home(), sightings=heard(hostile)))
     made = poisoned(hostile.manifest(run=hostile.FAR.run, task="lenet5"))
@@ -175,7 +180,7 @@ async def test_joining_is_plain(hostile: SimpleNamespace, size: tuple[int, int])
             check(app, size[0])
 
 
-@pytest.mark.parametrize("size", [LARGE, SMALL], ids=str)
+@pytest.mark.parametrize("size", [LARGE, NARROW], ids=str)
 async def test_the_network_is_plain(hostile: SimpleNamespace, size: tuple[int, int]) -> None:
     seen = heard(hostile)
     found = surroundings.examination(seen)
