@@ -218,7 +218,8 @@ def banner(shown: RunShown, keys: Table = KEYS) -> Iterator[Line]:
     """What needs attention, most urgent first."""
     state, job = shown.state, shown.job
     age_s = None if state.polled_at_s is None else shown.now_s - state.polled_at_s
-    age = "nothing was read yet" if age_s is None else f"what is shown is {text.span(age_s)} old"
+    unread = "nothing was read yet" if state.manifest is None else "its learners were not read yet"
+    age = unread if age_s is None else f"what is shown is {text.span(age_s)} old"
     if shown.problem:
         yield ((f"✗ {text.plain(shown.problem)}; {age}", "bad"),)
     elif state.halted:

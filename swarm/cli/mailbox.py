@@ -16,7 +16,7 @@ run_option = click.option("--run", "run", metavar="RUN", help="Only this run: a 
 _WHAT = {
     "parameters": "parameters of older rounds",
     "deltas": "deltas of closed rounds",
-    "snapshots": "their records",
+    "snapshots": "records of such deltas",
     "claims": "claims on closed rounds",
     "init": "first parameters of who came second",
     "checkpoints": "older checkpoints",

@@ -11,7 +11,7 @@ from swarm.cli.common import check_peers, confirm, json_option, mailbox_option, 
 from swarm.cli.peers import others_table, run_row, runs_around
 from swarm.cli.tools import run_tool
 from swarm.cli.words import heard, method, progress_words, run_object, say_lost, state_words
-from swarm.core.errors import UsageError
+from swarm.core.errors import NoMailboxNamed, UsageError
 from swarm.core.jobs import Generate
 from swarm.core.sentences import plain
 
@@ -29,7 +29,7 @@ def runs(mailbox: str | None, peers: tuple[str, ...], as_json: bool) -> None:
     around = mailbox is None and api.discovers()
     try:
         location = where(mailbox)
-    except UsageError:
+    except NoMailboxNamed:
         if not around:
             raise
         location = ""  # no mailbox yet: the network may tell of some

@@ -2,6 +2,8 @@
 
 SwarmError
 ├── UsageError                  a value that a person gave is wrong (exit 2)
+│   ├── NoMailboxNamed          no mailbox is given, and none is remembered
+│   └── NotInstalled            what was asked for needs a package that is not here: names it, and how to install it
 ├── NothingToJoin               no run to join here (exit 3)
 ├── InvalidKey                  a key that the grammar does not allow; also a ValueError
 ├── RunError
@@ -71,6 +73,16 @@ class SwarmError(Exception):
 
 class UsageError(SwarmError):
     exit_code = 2
+
+
+class NoMailboxNamed(UsageError):
+    pass
+
+
+class NotInstalled(UsageError):
+    def __init__(self, what: str, *, remedy: str) -> None:
+        self.what, self.remedy = what, remedy
+        super().__init__(f"{what}: {remedy}")
 
 
 class NothingToJoin(SwarmError):

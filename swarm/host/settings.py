@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from swarm.core.buckets import canonical, scheme_of
-from swarm.core.errors import UsageError
+from swarm.core.errors import NoMailboxNamed, UsageError
 from swarm.core.options import about
 from swarm.core.owner import parse_hours
 from swarm.core.plaintext import plain, shown
@@ -214,10 +214,11 @@ def _why(error: Exception) -> str:
 
 
 def mailbox_location(given: str | None) -> str:
-    """`given`, else SWARM_MAILBOX, else the settings' first. Raises UsageError if there is none."""
+    """`given`, else SWARM_MAILBOX, else the settings' first. Raises NoMailboxNamed if there is none, UsageError for what can be
+    none."""
     location = given or os.environ.get("SWARM_MAILBOX") or next(iter(load()[0].mailboxes), None)
     if not location:
-        raise UsageError("which mailbox? --mailbox DIR, SWARM_MAILBOX, or `swarm init DIR` to make one and remember it")
+        raise NoMailboxNamed("which mailbox? --mailbox DIR, SWARM_MAILBOX, or `swarm init DIR` to make one and remember it")
     return canonical(location) if scheme_of(location) else absolute(location)
 
 

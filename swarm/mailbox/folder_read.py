@@ -136,7 +136,11 @@ class FolderReader:
     def _lying(self, place: str) -> dict[str, int]:
         """What is staged, or trashed, with its bytes: files, and folders of a file."""
         found = {}
-        for name in filter(OURS.fullmatch, os.listdir(self.path(place))):
+        try:
+            names = os.listdir(self.path(place))
+        except FileNotFoundError as error:
+            raise MailboxAway(f"{self.root}: no folder {place}/ there: is the share mounted?") from error
+        for name in filter(OURS.fullmatch, names):
             path = self.path(f"{place}/{name}")
             self.progressed()
             with suppress(FileNotFoundError):  # published, or removed, since it was listed

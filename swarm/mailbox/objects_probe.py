@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 from swarm.core.buckets import CREDENTIALS, ObjectPlace, place_of, where_gone
-from swarm.core.errors import MailboxAway, MailboxError, MailboxFull, MailboxReadOnly, SwarmError, UsageError
+from swarm.core.errors import MailboxAway, MailboxError, MailboxFull, MailboxReadOnly, NotInstalled, SwarmError, UsageError
 from swarm.core.mounts import TOPIC
 from swarm.core.sentences import plain
 from swarm.core.ticks import Tick, failed, ok, warning
@@ -54,6 +54,8 @@ async def probe_objects(
     try:
         place = place_of(url)
         probe = _Probe(place, await threads.run(connect, place), now)
+    except NotInstalled as error:
+        return [failed("store", error.what, error.remedy, topic=TOPIC)]
     except UsageError as error:
         return [failed("store", str(error), f"set {CREDENTIALS}, or see the URL", topic=TOPIC)]
     checks: list[tuple[str, Callable[[], str | Iterable[Tick]], bool]] = [  # name, check, whether the next need it

@@ -24,6 +24,7 @@ from swarm.core.errors import (
     MailboxFull,
     MailboxReadOnly,
     MailboxUnavailable,
+    NotInstalled,
     UsageError,
 )
 from swarm.core.plaintext import plain
@@ -87,7 +88,7 @@ def connect(place: ObjectPlace, environ: Mapping[str, str] | None = None) -> Sto
         import obstore
         from obstore.store import S3Store
     except ImportError as error:
-        raise UsageError("a mailbox in an object store needs obstore: pip install 'homeswarm[s3]'") from error
+        raise NotInstalled("a mailbox in an object store needs obstore", remedy="pip install 'homeswarm[s3]'") from error
     given = next(
         (environ[name] for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT") if environ.get(name)), ""
     )

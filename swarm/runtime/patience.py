@@ -18,6 +18,7 @@ from swarm.mailbox.contract import Mailbox
 T = TypeVar("T")
 BACKOFF_S = (0.2, 5.0)  # first and longest wait before what failed is repeated
 HANG_S = 5.0  # a call under way for so long counts as a lost share
+AGAIN_S = 60.0  # after which a kind of loss that comes back within one outage is told again
 _RANDOM = SystemRandom()  # not the module's own state, which is the caller's: a share that fails must not change what it draws
 
 
@@ -45,24 +46,32 @@ def wait_while_it_moves(left: threading.Event, exchange: Exchange, *, stall_s: f
 class Outage:
     """A share that does not serve everybody here who needs it: one that is full or read-only still answers whoever reads.
 
-    Says once that it is lost, and once that it is back, which is when nobody is without it any more."""
+    Says once that it is lost, and once that it is back, which is when nobody is without it any more. In between it says when
+    the share is lost in another way than was said last: what to do about one that is full is of no use once it is not there.
+    """
 
     def __init__(self, emit: Callable[[WorkerEvent], None]) -> None:
         self._emit = emit
         self._lost_at_s: float | None = None
+        self._how: Loss | None = None  # what was said last
+        self._said_s: dict[Loss, float] = {}  # when each was: two that alternate are no burst of events
         self._without: set[Patience] = set()
 
     def lost(self, who: Patience, event: ShareLost) -> None:
         self._without.add(who)
+        now_s = asyncio.get_running_loop().time()
         if self._lost_at_s is None:
-            self._lost_at_s = asyncio.get_running_loop().time()
+            self._lost_at_s = now_s
+        if event.how != self._how and now_s - self._said_s.get(event.how, -AGAIN_S) >= AGAIN_S:
+            self._how, self._said_s[event.how] = event.how, now_s
             self._emit(event)
 
     def back(self, who: Patience) -> None:
         self._without.discard(who)
         if self._lost_at_s is not None and not self._without:
             self._emit(ShareBack(after_s=asyncio.get_running_loop().time() - self._lost_at_s))
-            self._lost_at_s = None
+            self._lost_at_s, self._how = None, None
+            self._said_s.clear()
 
     def gives_up(self, who: Patience) -> None:
         """What it waits with is called off: whether the share would serve it is no longer asked."""

@@ -103,6 +103,17 @@ def test_without_a_mailbox_it_says_how_to_name_one(swarm: Swarm, argv: tuple[str
     assert "swarm init" in line
 
 
+@pytest.mark.parametrize(("location", "word"), [("s3://home/x?foo=1", "foo"), ("smb://nas/swarm", "smb://")])
+@pytest.mark.parametrize("found", [False, True], ids=["discovery off", "discovery on"])
+def test_a_mailbox_that_is_named_and_none_is_not_passed_over(
+    swarm: Swarm, monkeypatch: pytest.MonkeyPatch, location: str, word: str, found: bool
+) -> None:
+    """Else `runs` tells of the network alone, as if no mailbox were known."""
+    monkeypatch.setenv("SWARM_MAILBOX", location)
+    monkeypatch.setattr("swarm.api.discovers", lambda: found)
+    assert word in swarm.fails(2, "runs")
+
+
 @pytest.mark.parametrize("argv", EVERY, ids=lambda argv: argv[0])
 @pytest.mark.parametrize("kind", ["missing", "file", "plain folder"])
 def test_what_is_no_mailbox_is_named(swarm: Swarm, tmp_path: Path, argv: tuple[str, ...], kind: str) -> None:

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 from typing import Any, get_args
 
+import msgspec
 import pytest
 
 from swarm.core.records import Control, RejectReason
@@ -147,6 +148,12 @@ def test_the_headline_fits_and_keeps_state_and_share(fixed: SimpleNamespace, wid
 def test_a_gone_run_says_why(fixed: SimpleNamespace) -> None:
     shown = fixed.run_shown(fixed.api.RunState(run=fixed.AT.run), problem="no run k4m7q2xw")
     assert banner(shown) == ["✗ no run k4m7q2xw; nothing was read yet"]
+
+
+def test_a_share_lost_before_the_learners_were_read_does_not_deny_the_rounds_that_are_shown(fixed: SimpleNamespace) -> None:
+    before = apply(fixed.run_state(), ShareLost(now_s=1.0, reason="no answer"))
+    [line, *_] = banner(fixed.run_shown(msgspec.structs.replace(before, polled_at_s=None)))
+    assert line == "✗ share lost: no answer; its learners were not read yet; trying again"
 
 
 def test_the_rates_show_a_stall_and_not_the_noise() -> None:

@@ -378,6 +378,13 @@ async def test_sizes_tell_what_dead_writers_left_and_no_foreign_names(mailbox, p
     assert await mailbox.sizes("runs/") == {}
 
 
+@pytest.mark.parametrize("place", [STAGED, TRASHED])
+async def test_sizes_name_the_folder_that_is_not_there(mailbox, path, place):
+    (path / place).rmdir()
+    with pytest.raises(MailboxAway, match=f"no folder {place} there"):
+        await mailbox.sizes(place)
+
+
 async def test_sizes_leave_out_what_goes_meanwhile(mailbox, path, monkeypatch):
     await mailbox.put(BLOB, [b"x"])
     await mailbox.put(f"{BLOB}2", [b"xy"])

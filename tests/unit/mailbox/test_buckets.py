@@ -14,6 +14,7 @@ from swarm.core.errors import UsageError
 from swarm.core.mounting import objects_in_words, told_of, told_place
 from swarm.host.settings import mailbox_location
 from swarm.mailbox import open_mailbox
+from swarm.mailbox.objects_probe import probe_objects
 from swarm.mailbox.objects_store import Credentials, connect
 from swarm.mailbox.objects_sweep import signed_request
 from swarm.watch import known_mailboxes
@@ -235,6 +236,12 @@ def test_without_obstore_one_line_says_what_to_install(monkeypatch: pytest.Monke
     monkeypatch.setitem(__import__("sys").modules, "obstore", None)
     with pytest.raises(UsageError, match=r"pip install 'homeswarm\[s3\]'"):
         connect(PLACE, {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s"})
+
+
+async def test_the_trial_says_what_to_install_and_not_to_set_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "obstore", None)
+    [tick] = await probe_objects(PLACE.url, timeout_s=5.0)
+    assert (tick.verdict, tick.remedy) == ("failed", "pip install 'homeswarm[s3]'")
 
 
 def test_requests_are_signed_as_amazon_does_it() -> None:
