@@ -199,18 +199,19 @@ _inside = _Inside()
 
 
 @contextmanager
-def foreign(location: str, *, writing: bool = False) -> Iterator[None]:
-    """No error of obstore gets out of this block, only its meaning; but that an object is there already, or is not, which are
-    FileExistsError and FileNotFoundError."""
+def foreign(location: str, *, writing: bool = False, answers: tuple[type[OSError], ...] = ()) -> Iterator[None]:
+    """No error of obstore gets out of this block, only its meaning. `answers`: FileNotFoundError or FileExistsError, where it
+    is an answer that an object is not there, or is there already. Elsewhere they mean neither: stores say 404, too, when an
+    upload was ended, and 409 when somebody else writes just then."""
     _inside.enter()
     try:
         yield
     except MailboxError:
         raise
     except Exception as error:
-        if type(error).__name__ == "AlreadyExistsError":
+        if FileExistsError in answers and type(error).__name__ == "AlreadyExistsError":
             raise FileExistsError from error
-        if isinstance(error, FileNotFoundError) and _code(error) != "NoSuchBucket":
+        if FileNotFoundError in answers and isinstance(error, FileNotFoundError) and _code(error) != "NoSuchBucket":
             raise
         if isinstance(error, (FileNotFoundError, OSError)) or type(error).__module__.startswith("obstore"):
             raise mapped(error, location, writing=writing) from error
