@@ -52,11 +52,12 @@ async def superseded(
     `known`: what rounds refer to whose records need not be read again. `init`: whether creators' leavings are looked for, too.
     `quiet`: nobody is live, so that rounds need not be two turns back: what belongs to closed ones goes, but for the snapshots
     of the newest, which the next record may call late. The open round's stay in any case. `strict`: a record that must be
-    known and is not there, which may be late, is a MailboxCorrupt.
+    known and is not there, which may be late, is a MailboxCorrupt; else no
+    parameters go then, which it may refer to.
     """
     turns = 2 * len(tape.plan)
     last = newest if quiet else newest - turns
-    kept = set(fetching)
+    kept, unsure = set(fetching), False
     for round in range(max(0, newest - turns + 1), newest + 1):
         if round in known:
             kept |= known[round]
@@ -64,9 +65,11 @@ async def superseded(
             kept |= referred(record)
         elif strict:
             raise MailboxCorrupt(f"{tape.keys.round(round)}: missing below round {newest}")
+        else:  # a listing that is behind, perhaps: the next turn sweeps all the same
+            unsure = True
     found: Garbage = {}
     for what, folder in _BY_ROUND:
-        if folder == "clients/" and not isinstance(tape.manifest.algorithm, FedAvg):
+        if (folder == "clients/" and not isinstance(tape.manifest.algorithm, FedAvg)) or (what == "parameters" and unsure):
             continue
         prefix = f"{tape.keys.root}/{folder}"
         upto = last - 1 if quiet and what == "snapshots" else last

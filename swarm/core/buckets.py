@@ -122,10 +122,11 @@ def place_of(url: str) -> ObjectPlace:
     region = given.get("region", "")
     if region and not _REGION.fullmatch(region):
         raise UsageError("the region in a mailbox's URL holds letters, digits and '-'")
-    return ObjectPlace(bucket, prefix, _endpoint(given.get("endpoint", "")), region)
+    return ObjectPlace(bucket, prefix, endpoint_of(given.get("endpoint", "")), region)
 
 
-def _endpoint(text: str) -> str:
+def endpoint_of(text: str) -> str:
+    """The address of a server, as a URL says it; '' for ''. Raises UsageError for what is none, or holds a user."""
     if not text:
         return ""
     text = text if "://" in text else f"https://{text}"

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+from swarm.core.buckets import canonical, is_objects, masked, scheme_of
 from swarm.core.errors import UsageError
 from swarm.host.children import python
 from swarm.host.keyfile import key_file
@@ -64,16 +65,26 @@ def command(arguments: Sequence[str]) -> list[str]:
 
 def environment() -> dict[str, str]:
     """What this process's environment says of where things are, with absolute paths. Where the settings, the state and the
-    passphrase are is always said: what leads there, as XDG_CONFIG_HOME does, may be set in a person's shell alone."""
+    passphrase are is always said: what leads there, as XDG_CONFIG_HOME does, may be set in a person's shell alone. Raises
+    UsageError for a mailbox's URL that may hold a secret."""
     found = {name: value for name in ENVIRONMENT if (value := os.environ.get(name))}
     found |= {"SWARM_CONFIG": str(settings_file()), "SWARM_STATE_DIR": str(state_dir())}
     key = key_file()
     if key is not None and key.expanduser().exists():
         found["SWARM_KEY_FILE"] = str(key)
     for name, value in found.items():
-        if name != "SWARM_DISCOVERY" and "://" not in value:
+        if name == "SWARM_MAILBOX" and scheme_of(value):
+            found[name] = _url(value)
+        elif name != "SWARM_DISCOVERY":
             found[name] = os.path.abspath(os.path.expanduser(value))
     return found if key is not None else found | {"SWARM_KEY_FILE": ""}  # an empty one says that there is none
+
+
+def _url(location: str) -> str:
+    """Raises UsageError for what may hold a secret: others can read a service's file."""
+    if not is_objects(location):
+        raise UsageError(f"SWARM_MAILBOX is {masked(location)}, which is no mailbox: a folder, or s3://bucket/prefix")
+    return canonical(location)
 
 
 def systemd_unit(arguments: Sequence[str], *, nice: int, environment: Mapping[str, str]) -> str:

@@ -85,7 +85,7 @@ class ObjectFiles:
         stores = self.stores
         check_exclusive(stores, self.where)
         marker = encode(Marker(id=uuid4().hex), nonce=uuid4().hex)
-        with suppress(FileExistsError), foreign(self.where, writing=True):
+        with suppress(FileExistsError), foreign(self.where, writing=True, answers=(FileExistsError,)):
             stores.obstore.put(stores.small, MARKER, marker, mode="create")
         return self.open()
 
@@ -122,7 +122,7 @@ class ObjectFiles:
         """None: it is neither here nor there: another's creation is under way, or it was deleted just now."""
         created = False
         try:
-            with foreign(self.where, writing=True):
+            with foreign(self.where, writing=True, answers=(FileExistsError,)):
                 stores.obstore.put(stores.small, key, record, mode="create")
             created = True
         except FileExistsError:
@@ -151,7 +151,7 @@ class ObjectFiles:
         view = writable(buffer, offset)
         stores = self._guarded()
         try:
-            with foreign(self.where):
+            with foreign(self.where, answers=(FileNotFoundError,)):
                 try:
                     if len(view):
                         return self._read_into(stores, key, offset, view)
@@ -227,7 +227,7 @@ class ObjectFiles:
     def delete(self, keys: Sequence[str]) -> None:
         stores = self._guarded()
         if keys:
-            with suppress(FileNotFoundError), foreign(self.where, writing=True):
+            with suppress(FileNotFoundError), foreign(self.where, writing=True, answers=(FileNotFoundError,)):
                 stores.obstore.delete(stores.small, list(keys))
 
     def sweep(self, older_than_s: float) -> int:
@@ -267,7 +267,7 @@ class ObjectFiles:
         stores = self.stores
         for _ in range(2):  # once it may have been deleted just now
             try:
-                with foreign(self.where, writing=True):
+                with foreign(self.where, writing=True, answers=(FileExistsError,)):
                     stores.obstore.put(stores.small, MARKER, marker, mode="create")
             except FileExistsError:
                 self._exclusive = True
@@ -277,7 +277,7 @@ class ObjectFiles:
     def _whole(self, key: str) -> bytes | None:
         stores: Any = self.stores
         try:
-            with foreign(self.where):
+            with foreign(self.where, answers=(FileNotFoundError,)):
                 found = stores.obstore.get(stores.small, key)
                 size = found.meta["size"]
                 if size > MAX_READ_BYTES:

@@ -85,7 +85,7 @@ async def probe_objects(
             ticks = [failed(name, wrong.detail, wrong.remedy, topic=TOPIC)]
         except (MailboxFull, MailboxReadOnly) as error:
             ticks = [failed(name, str(error), "give these credentials the right to write and delete there", topic=TOPIC)]
-        except (SwarmError, FileNotFoundError) as error:
+        except SwarmError as error:
             ticks = [failed(name, plain(str(error), 400), _REACH, topic=TOPIC)]
         found += ticks
         if needed and any(tick.verdict == "failed" for tick in ticks):
@@ -236,7 +236,7 @@ class _Probe:
             return bytes(self._stores.obstore.get(self._stores.small, key).bytes())
 
     def _delete(self, key: str) -> None:
-        with suppress(FileNotFoundError), foreign(self._place.url, writing=True):
+        with suppress(FileNotFoundError), foreign(self._place.url, writing=True, answers=(FileNotFoundError,)):
             self._stores.obstore.delete(self._stores.small, key)
 
 
@@ -258,9 +258,7 @@ def speed(url: str, *, limit_s: float, now: Callable[[], float] = time.monotonic
             before_s = now()
             read = bytes(stores.obstore.get(stores.parts, key).bytes())
             read_s = now() - before_s
-    except FileNotFoundError as error:
-        raise MailboxAway(f"{place.url}: what was written is gone") from error
     finally:
-        with suppress(FileNotFoundError, MailboxError), foreign(place.url):
+        with suppress(MailboxError), foreign(place.url):
             stores.obstore.delete(stores.small, key)
     return len(data) / max(write_s, 1e-9), len(read) / max(read_s, 1e-9)

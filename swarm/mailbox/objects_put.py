@@ -74,7 +74,7 @@ class Uploads:
 
     def _copy(self, stores: Stores, staged: str, final: str, size: int) -> None:
         try:
-            with foreign(self._where, writing=True):
+            with foreign(self._where, writing=True, answers=(FileNotFoundError,)):
                 if size <= COPY_BYTES:
                     stores.obstore.copy(stores.parts, staged, final)
                 else:
@@ -94,7 +94,7 @@ class Uploads:
         writer.close()  # not reached, there is no object
 
     def _discard(self, stores: Stores, staged: str, writer: Any = None) -> None:
-        with suppress(FileNotFoundError, FileExistsError, MailboxError), foreign(self._where, writing=True):
+        with suppress(MailboxError), foreign(self._where, writing=True):
             if writer is not None:
                 writer.close()
             stores.obstore.delete(stores.small, staged)

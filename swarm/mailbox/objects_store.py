@@ -16,7 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from swarm.core.buckets import CREDENTIALS, NO_BUCKET, ObjectPlace
+from swarm.core.buckets import CREDENTIALS, NO_BUCKET, ObjectPlace, endpoint_of
 from swarm.core.errors import (
     MailboxAway,
     MailboxCorrupt,
@@ -89,10 +89,11 @@ def connect(place: ObjectPlace, environ: Mapping[str, str] | None = None) -> Sto
         from obstore.store import S3Store
     except ImportError as error:
         raise NotInstalled("a mailbox in an object store needs obstore", remedy="pip install 'homeswarm[s3]'") from error
-    given = next(
-        (environ[name] for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT") if environ.get(name)), ""
-    )
-    endpoint = place.endpoint or given.rstrip("/")
+    named = next((name for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT") if environ.get(name)), "")
+    try:
+        endpoint = place.endpoint or endpoint_of(environ.get(named, "").strip())
+    except UsageError as error:
+        raise UsageError(f"{named}: {error}") from error
     region = place.region or environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or "us-east-1"
     credentials = _credentials(place, endpoint, environ)
     options: dict[str, Any] = {"region": region}
@@ -200,22 +201,28 @@ _inside = _Inside()
 
 
 @contextmanager
-def foreign(location: str, *, writing: bool = False) -> Iterator[None]:
-    """No error of obstore gets out of this block, only its meaning; but that an object is there already, or is not, which are
-    FileExistsError and FileNotFoundError."""
+def foreign(location: str, *, writing: bool = False, answers: tuple[type[OSError], ...] = ()) -> Iterator[None]:
+    """No error of obstore gets out of this block, only its meaning. `answers`: FileNotFoundError or FileExistsError, where it
+    is an answer that an object is not there, or is there already. Elsewhere they mean neither: stores say 404, too, when an
+    upload was ended, and 409 when somebody else writes just then."""
     _inside.enter()
     try:
         yield
     except MailboxError:
         raise
     except Exception as error:
-        if type(error).__name__ == "AlreadyExistsError":
+        if FileExistsError in answers and type(error).__name__ == "AlreadyExistsError":
             raise FileExistsError from error
-        if isinstance(error, FileNotFoundError) and _code(error) != "NoSuchBucket":
+        if FileNotFoundError in answers and isinstance(error, FileNotFoundError) and _code(error) != "NoSuchBucket":
             raise
         if isinstance(error, (FileNotFoundError, OSError)) or type(error).__module__.startswith("obstore"):
             raise mapped(error, location, writing=writing) from error
         raise
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        # A fault in obstore itself, of what it was not made for; it is no Exception.
+        raise MailboxUnavailable(f"{location}: obstore cannot do that: {plain(str(error), 160)}") from error
     finally:
         _inside.leave()
 

@@ -116,9 +116,13 @@ class Pulse:
 
     async def run(self, *, at_once: bool = True) -> None:
         """Beat until cancelled. A share that takes none is told, and tried again at the next beat."""
-        if not at_once:
-            await asyncio.sleep(self.exchange.manifest.algorithm.beat_s)
-        while True:
-            with contextlib.suppress(*WAITED_OUT):
-                await self._patience.through(self.beat, tries=1)
-            await asyncio.sleep(self.exchange.manifest.algorithm.beat_s)
+        beat_s = self.exchange.manifest.algorithm.beat_s
+        try:
+            if not at_once:
+                await asyncio.sleep(beat_s)
+            while True:
+                with contextlib.suppress(*WAITED_OUT):
+                    await self._patience.through(self.beat, tries=1)
+                await asyncio.sleep(beat_s)
+        finally:
+            self._patience.end()

@@ -204,10 +204,12 @@ class Participant:
                 if isinstance(error, PayloadMissing | RecordGone):
                     await self._patience.through(self._check_not_deleted)
                 others = await self._patience.through(self._others_go_on)
-                if str(error) != trouble:
+                # Of a payload its key: what comes instead of its bytes may be something else each time.
+                what = error.key if isinstance(error, PayloadMissing | PayloadCorrupt) else str(error)
+                if what != trouble:
                     first_s = first_s if trouble else loop.time()
-                    trouble, since_s = str(error), loop.time()
-                    self.emit(Trouble(message=trouble, lasts=True))
+                    trouble, since_s = what, loop.time()
+                    self.emit(Trouble(message=str(error), lasts=True))
                 elif loop.time() - since_s > self._bears_s(error, others=others):
                     raise await advised(self.exchange, error) from None
                 else:
@@ -237,7 +239,8 @@ class Participant:
 
     async def _others_go_on(self) -> bool:
         """Whether somebody else trains, and somebody else closes rounds: then what is the newest now will not stay so."""
-        await self._watch.observe(self.newest + 1, self._committed.newest_record)
+        with contextlib.suppress(MailboxCorrupt):  # that may be the very trouble; who beats is known by then
+            await self._watch.observe(self.newest + 1, self._committed.newest_record)
         going = [beat for k, beat in self._watch.present.items() if k != self.me.learner and beat.phase != "join"]
         return any(beat.role != "syncer" for beat in going) and any(beat.role != "learner" for beat in going)
 

@@ -82,7 +82,7 @@ class Outage:
 
 
 class Patience:
-    """Repeats what a lost share kept from being done."""
+    """Repeats what a lost share kept from being done. Several calls may be under way through it at the same time."""
 
     def __init__(
         self,
@@ -97,6 +97,8 @@ class Patience:
         self.mailbox, self.longest_s = mailbox, longest_s
         self._outage = outage or Outage(emit)
         self._emit = emit
+        self._waiting = 0  # calls under way that the share did not serve so far
+        self._unserved = False  # whether it did not serve the last one that ended, after all its tries
 
     def beside(self) -> Patience:
         """Of somebody who uses the mailbox at the same time: what is away for either is told once."""
@@ -107,6 +109,31 @@ class Patience:
 
         Any other error of `call` gets out, and the last of `tries`. Cancelling this cancels the call under way.
         """
+        waits = False
+
+        def lost(event: ShareLost) -> None:
+            nonlocal waits
+            self._waiting, waits = self._waiting + (not waits), True
+            self._outage.lost(self, event)
+
+        try:
+            result = await self._repeated(call, tries, lost)
+        except WAITED_OUT:  # whoever calls next finds out whether that is over
+            self._waiting, self._unserved = self._waiting - waits, True
+            raise
+        except BaseException:  # called off; or an answer, that some other call may not get
+            self._waiting -= waits
+            if not self._unserved:
+                self._give_up()
+            raise
+        self._waiting, self._unserved = self._waiting - waits, False
+        if not self._waiting:
+            self._outage.back(self)
+        return result
+
+    async def _repeated(
+        self, call: Callable[[], Coroutine[Any, Any, T]], tries: int | None, lost: Callable[[ShareLost], None]
+    ) -> T:
         backoff_s, tried = BACKOFF_S[0], 0
         while True:
             under_way = asyncio.ensure_future(call())
@@ -114,27 +141,28 @@ class Patience:
             try:
                 while not (await asyncio.wait({under_way}, timeout=1.0))[0]:
                     if self.mailbox.outstanding_s() >= HANG_S:
-                        self._outage.lost(self, ShareLost(reason=f"no answer for {HANG_S:.0f} s"))
-                result = under_way.result()
+                        lost(ShareLost(reason=f"no answer for {HANG_S:.0f} s"))
+                return under_way.result()
             except WAITED_OUT as error:
-                self._outage.lost(self, ShareLost(reason=str(error), how=_how(error)))
+                lost(ShareLost(reason=str(error), how=_how(error)))
                 if tried == tries:
                     raise
             except asyncio.CancelledError:
-                self._outage.gives_up(self)
                 under_way.cancel()
                 with contextlib.suppress(asyncio.CancelledError, Exception):
                     await under_way
                 raise
-            else:
-                self._outage.back(self)
-                return result
-            try:
-                await asyncio.sleep(jittered(backoff_s))
-            except asyncio.CancelledError:
-                self._outage.gives_up(self)
-                raise
+            await asyncio.sleep(jittered(backoff_s))
             backoff_s = min(backoff_s * 2, self.longest_s)
+
+    def end(self) -> None:
+        """Nobody calls through this any more: what it was without keeps nobody from saying that the share is back."""
+        self._unserved = False
+        self._give_up()
+
+    def _give_up(self) -> None:
+        if not self._waiting:
+            self._outage.gives_up(self)
 
     @property
     def away(self) -> bool:

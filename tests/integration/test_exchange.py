@@ -17,7 +17,7 @@ from swarm.core.finetune import FineTune
 from swarm.core.keys import RunKeys
 from swarm.core.lines import encode
 from swarm.core.manifest import INIT, DataRef, Manifest, ModelRef, PayloadRef, TaskRef
-from swarm.core.records import Checkpoint
+from swarm.core.records import Checkpoint, RoundRecord
 from swarm.core.specs import DiLoCo
 from swarm.exchange import Exchange, create_run
 from swarm.learners.numpy import NumpyAdapter
@@ -141,6 +141,40 @@ def test_what_the_losers_of_a_creation_wrote_is_swept_after_two_cycles_and_not_b
         assert await exchange.sweep(4, fetching=frozenset()) == 4
         assert await exchange.mailbox.list(prefix) == [exchange.key_of(k, ref) for k, ref in enumerate(manifest.init)]
         assert await exchange.sweep(5, fetching=frozenset()) == 0
+
+    virtually(main())
+
+
+def test_what_a_record_may_need_that_is_not_seen_just_now_is_not_swept() -> None:
+    """A round of no weight repeats the references of the one before: parameters of any age may be needed."""
+
+    async def main() -> None:
+        store = MemoryStore()
+        box = MemoryMailbox(store)
+        place = Exchange(box, await new_run(store, DiLoCo(sync_every=4), rounds=None))
+        refs = [await place.store(round, {"w": np.full(3, round, np.float32)}) for round in range(4)]
+        refs[3] = refs[0]
+        for round, theta in enumerate(refs):
+            record = RoundRecord(
+                round=round,
+                fragment=0,
+                step=4 * (round + 1),
+                version=round,
+                parent=await place.parent_of(round),
+                participants=(),
+                rejected=(),
+                theta=theta,
+                outer=None,
+            )
+            assert await place.commit(record)
+        behind = Exchange(box, place.manifest)  # it has read no record yet
+        record_3 = store.objects.pop(place.keys.round(3))
+        await behind.sweep(3, fetching=frozenset())
+        store.objects[place.keys.round(3)] = record_3
+        await behind.sweep(3, fetching=frozenset())
+        left = [key for key in store.objects if "/blobs/rounds/" in key]
+        assert place.key_of(0, refs[0]) in left
+        assert place.key_of(0, refs[1]) not in left
 
     virtually(main())
 

@@ -424,6 +424,38 @@ def test_parameters_that_nobody_holds_any_more_stop_the_run_by_name_and_with_wha
     virtually(main())
 
 
+class Flickering(Wrapped):
+    """Gives other bytes each time of a payload whose key matches `key`."""
+
+    def __init__(self, inner: Mailbox, key: str) -> None:
+        super().__init__(inner)
+        self.key, self.n = key, 0
+
+    async def read_part(self, key: str, offset: int, buffer: bytearray | memoryview) -> int | None:
+        size = await self.inner.read_part(key, offset, buffer)
+        if size and re.search(self.key, key):
+            self.n = self.n % 255 + 1
+            buffer[0] ^= self.n
+        return size
+
+
+def test_parameters_that_are_damaged_otherwise_each_time_are_said_once_and_do_not_keep_anybody_trying_for_ever() -> None:
+    async def main() -> None:
+        crowd = await Crowd.of(between=lambda box: Flickering(box, r"blobs/rounds/0+2/"))
+        crowd.begin()
+        await until(lambda: any(crowd.learners[name].participant.newest >= 2 for name in "abc"))
+        [closer] = [name for name in "abc" if crowd.learners[name].participant.newest >= 2]
+        crowd.lives["abc".index(closer)].cancel()
+        ends = await together(*crowd.lives)
+        for name, end in zip("abc", ends, strict=True):
+            if name != closer:
+                assert "these are newest parameters" in str(end)
+                troubles = [event for event in crowd.learners[name].events if isinstance(event, Trouble)]
+                assert len(troubles) == 1
+
+    virtually(main())
+
+
 @pytest.mark.parametrize("what", ["full", pytest.param("damaged", marks=pytest.mark.slow)])
 def test_a_federation_goes_through_it_too(what: str) -> None:
     spec = FedAvg(clients=4, per_round=3, training_seed=1, selection_seed=2, beat_s=2.0, lease_s=4.0)
@@ -447,5 +479,21 @@ def test_a_federation_goes_through_it_too(what: str) -> None:
         told = [e for learner in crowd.learners.values() for e in learner.events]
         assert sum(isinstance(e, ShareBack if what == "full" else Mended) for e in told) >= 2
         return crowd.learners["a"].params
+
+    virtually(main())
+
+
+def test_a_damaged_record_that_every_look_meets_is_borne_as_long_as_any_other() -> None:
+    """Which private clients train is read whenever it is seen who is there, also by one that asks whether others go on."""
+    spec = FedAvg(private=True, per_round=2, training_seed=1, selection_seed=2, beat_s=2.0, lease_s=8.0)
+
+    async def main() -> None:
+        crowd = await Crowd.of(spec, rounds=4)
+        for box in crowd.boxes.values():
+            box.plan.append(Fault("flip", op="read", key="/samples/", count=8))
+        crowd.begin()
+        assert await together(*crowd.lives) == ["done"] * 3
+        told = [event for learner in crowd.learners.values() for event in learner.events]
+        assert sum(isinstance(event, Mended) for event in told) >= 1
 
     virtually(main())

@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from uuid import uuid4
 
 import msgspec
@@ -25,6 +27,7 @@ from swarm.core.keys import MARKER, RunKeys
 from swarm.core.lines import encode
 from swarm.core.manifest import Marker
 from swarm.mailbox import init_mailbox, open_mailbox
+from swarm.mailbox.contract import STAGED, Mailbox
 from swarm.mailbox.objects import ObjectMailbox
 from tests.integration.bucket import Bucket, Mishap
 
@@ -96,6 +99,12 @@ async def test_a_store_that_pays_no_heed_to_the_condition_becomes_no_mailbox(buc
     with pytest.raises(UsageError, match="lets two machines win the same record"):
         await init_mailbox(bucket.url("liar"))
     assert not [key for key in bucket.objects() if key.startswith("liar")]
+
+
+@pytest.mark.parametrize("skip", [0, 4, 8])  # 8: the one that comes late
+async def test_a_lost_reply_does_not_make_a_store_a_liar(bucket: Bucket, skip: int):
+    bucket.mishaps = [Mishap("PUT .*/tmp/", "lose", skip=skip)]
+    await init_mailbox(bucket.url(f"honest{skip}"))
 
 
 async def test_one_in_which_a_mailbox_is_already_is_not_opened(bucket: Bucket, url: str):
@@ -213,6 +222,53 @@ async def test_errors_of_the_store_say_what_to_do(
     assert str(raised.value).startswith(mailbox.location)
     assert "\n" not in str(raised.value)
     assert "not-a-secret" not in str(raised.value)
+
+
+CALLS: dict[str, Callable[[Mailbox], Awaitable[object]]] = {
+    "create": lambda mailbox: mailbox.create(ROUND, record()),
+    "put": lambda mailbox: mailbox.put(BLOB, [b"x"]),
+    "put in parts": lambda mailbox: mailbox.put(BLOB, chunks(LARGE)),
+    "read": lambda mailbox: mailbox.read(BLOB),
+    "read_part": lambda mailbox: mailbox.read_part(BLOB, 0, bytearray(4)),
+    "list": lambda mailbox: mailbox.list("runs/"),
+    "names": lambda mailbox: mailbox.names("runs/"),
+    "staged": lambda mailbox: mailbox.sizes(STAGED),
+    "delete": lambda mailbox: mailbox.delete([BLOB]),
+    "sweep": lambda mailbox: mailbox.sweep(0),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("status", ["404 Not Found", "409 Conflict"])
+async def test_an_answer_that_does_not_fit_is_an_error_of_ours(bucket: Bucket, url: str, call: str, status: str):
+    """Those of proxies, and of S3 to a write beside another one."""
+    mailbox = open_mailbox(url)
+    await mailbox.open()
+    for method in ("GET", "PUT", "POST", "HEAD", "DELETE"):
+        for skip in range(4):  # at most so many requests of one kind are made
+            bucket.calm()
+            await mailbox.put(BLOB, [b"data"])
+            bucket.mishaps = [Mishap(f"^{method} ", status=status, code="Odd", skip=skip)]
+            with suppress(MailboxError):
+                await CALLS[call](mailbox)
+
+
+async def test_an_upload_that_another_machine_ended_is_written_again(bucket: Bucket, url: str):
+    """One that is so slow that it passes for a dead writer's."""
+    mailbox = open_mailbox(url)
+    await mailbox.open()
+    other = ObjectMailbox(url)
+
+    async def source():
+        for chunk in chunks(3 * LARGE):
+            yield chunk
+            await other.sweep(0)
+
+    with pytest.raises(MailboxUnavailable):
+        await mailbox.put(BLOB, source())
+    assert await mailbox.read(BLOB) is None
+    assert await mailbox.put(BLOB, chunks(LARGE)) == BLOB
+    assert await mailbox.read(BLOB) == b"".join(chunks(LARGE))
 
 
 async def test_what_is_over_at_once_is_tried_again_on_the_spot(bucket: Bucket, url: str):

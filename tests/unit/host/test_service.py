@@ -199,6 +199,24 @@ def test_a_service_finds_what_the_shell_that_installed_it_found(home: Path, monk
     assert environment_of(service.text_of("systemd", ["join"], nice=0))["SWARM_KEY_FILE"] == str(key)
 
 
+def test_a_service_is_told_of_a_mailbox_in_a_bucket(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWARM_MAILBOX", "S3://bucket/home/")
+    assert environment_of(service.text_of("systemd", ["join"], nice=0))["SWARM_MAILBOX"] == "s3://bucket/home"
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://me:hush-hush@bucket/home", "s3://bucket?secret=hush-hush", "smb://me:hush-hush@nas/home"]
+)
+def test_no_secret_in_a_mailboxs_url_gets_into_the_file_of_a_service(
+    home: Path, monkeypatch: pytest.MonkeyPatch, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SWARM_MAILBOX", url)
+    assert run(["service", "install", "--manager", "systemd"]) == 2
+    told = capsys.readouterr()
+    assert "hush-hush" not in told.err + told.out
+    assert list(home.iterdir()) == []
+
+
 def test_a_service_keeps_out_the_passphrase_that_was_left_out(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SWARM_KEY_FILE", "")
     assert environment_of(service.text_of("systemd", ["join"], nice=0))["SWARM_KEY_FILE"] == ""

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.core.buckets import ObjectPlace, canonical, is_objects, masked, place_of, where_gone, where_lost, where_silent
-from swarm.core.errors import UsageError
+from swarm.core.errors import MailboxUnavailable, UsageError
 from swarm.core.mounting import objects_in_words, told_of, told_place
 from swarm.host.settings import mailbox_location
 from swarm.mailbox import open_mailbox
 from swarm.mailbox.objects_probe import probe_objects
-from swarm.mailbox.objects_store import Credentials, connect
+from swarm.mailbox.objects_store import Credentials, connect, foreign
 from swarm.mailbox.objects_sweep import signed_request
 from swarm.watch import known_mailboxes
 
@@ -257,3 +257,25 @@ def test_requests_are_signed_as_amazon_does_it() -> None:
     authorization = request.get_header("Authorization") or ""
     assert authorization.endswith("Signature=fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543")
     assert "SignedHeaders=host;x-amz-content-sha256;x-amz-date" in authorization
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["me:hush-hush@nas", "http://me:hush-hush@nas:9000", "http://nas:99999", "http://[::1", "ftp://nas"]
+)
+def test_an_endpoint_in_the_environment_is_as_good_as_one_in_the_url(endpoint: str) -> None:
+    known = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s"}
+    bare = place_of("s3://bucket")
+    with pytest.raises(UsageError, match=r"^AWS_ENDPOINT_URL: ") as raised:
+        connect(bare, known | {"AWS_ENDPOINT_URL": endpoint})
+    assert "hush-hush" not in str(raised.value)
+    assert connect(bare, known | {"AWS_ENDPOINT_URL": "NAS.local:9000/"}).endpoint == "https://nas.local:9000"
+
+
+def test_a_fault_of_obstores_own_is_an_error_of_ours() -> None:
+    """It is raised as an exception that is no Exception."""
+    known = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "AWS_REGION": "no\nregion"}
+    stores = connect(place_of("s3://bucket?endpoint=http://127.0.0.1:1"), known)
+    with pytest.raises(MailboxUnavailable, match="s3://bucket: obstore cannot"), foreign("s3://bucket"):
+        stores.obstore.get(stores.small, "key")
+    with pytest.raises(KeyboardInterrupt), foreign("s3://bucket"):
+        raise KeyboardInterrupt
