@@ -174,6 +174,7 @@ thread.join()
 """
 
 
+@pytest.mark.slow
 def test_a_pinned_pytorch_has_the_bytes_of_its_thread_count() -> None:
     """After it was loaded with another one, and in a thread that did not pin it."""
     pytest.importorskip("torch")

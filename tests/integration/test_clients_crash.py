@@ -74,7 +74,7 @@ async def killed(at: int, when: When) -> None:
     assert wrongs == []
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.slow)])
 def test_one_killed_at_some_calls(when: When) -> None:
     _, calls = undisturbed()
     for at in range(5 if when == "before" else 12, calls, 17):

@@ -103,7 +103,7 @@ def calls(victim: str) -> int:
 
 
 @pytest.mark.parametrize("victim", ["a", "b"])
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.slow)])
 def test_one_killed_at_some_calls(victim: str, when: When) -> None:
     stride = 43
     first = 1 + (7 if when == "before" else 29) + (11 if victim == "b" else 0)

@@ -58,7 +58,7 @@ def test_alone_a_learner_trains_nearly_all_the_time() -> None:
     virtually(main())
 
 
-@pytest.mark.parametrize("how", ["pause", "hold"])
+@pytest.mark.parametrize("how", ["pause", pytest.param("hold", marks=pytest.mark.slow)])
 def test_a_pause_counts_for_neither(how: str) -> None:
     async def main() -> None:
         run = await Run.of(SPEC)

@@ -300,7 +300,7 @@ def test_joining_waits_for_a_share_that_is_away_and_can_be_left() -> None:
     box = FaultyMailbox(MemoryMailbox(run.store), [Fault("fail", count=None, error=MailboxUnavailable)])
     session = run.session(box)
     lost = threading.Event()
-    session._participant._patience.emit = lambda event: lost.set()
+    session._participant._patience._outage._emit = lambda event: lost.set()
     threading.Thread(target=lambda: lost.wait(LONG_S) and session.leave()).start()
     with session:
         assert train(session) == 0

@@ -77,6 +77,7 @@ def test_the_demo_teaches_a_language_model_which_then_writes(swarm: Terminal, tm
         shutil.rmtree(folder)
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_ends_the_demo_with_one_line(swarm: Terminal, state_dir: Path) -> None:
     command = swarm.start("demo", "--task", "mlp", "--rounds", "100000")
     command.until("round 0 closed")

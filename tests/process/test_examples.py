@@ -101,6 +101,7 @@ def test_torch_and_mlx_train_one_model_whoever_comes_first(tmp_path: Path, state
     asyncio.run(check())
 
 
+@pytest.mark.slow
 def test_torch_and_mlx_train_the_clients_of_one_fedavg(tmp_path: Path, state_dir: Path) -> None:
     mailbox = make_mailbox(tmp_path)
     first = learner("mlx", mailbox, tmp_path, rounds=1000, example="fedavg_{}.py")

@@ -53,7 +53,8 @@ def told(outs: list[Path]) -> str:
     return "; ".join(f"rank {rank} came to {last(out)!r:.300}" for rank, out in enumerate(outs))
 
 
-@pytest.mark.parametrize("size", [3, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [3, 4])
 def test_sums_of_mixed_sizes(tmp_path: Path, size: int) -> None:
     stress(tmp_path, size=size, count=120, seed=0, limit_s=100)
 

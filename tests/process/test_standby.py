@@ -87,6 +87,7 @@ def test_a_killed_worker_is_joined_again_where_it_stood(swarm: Terminal, mailbox
     assert swarm.workers() == {}
 
 
+@pytest.mark.slow
 def test_what_it_was_dropped_from_or_left_by_hand_is_not_joined_again(swarm: Terminal, mailbox: str) -> None:
     make(swarm, "first-one")
     command = swarm.start(*WAIT)

@@ -56,7 +56,7 @@ def test_every_line_says_what_it_is_for() -> None:
 )
 def test_exit_codes_that_are_not_1(name: str, code: int) -> None:
     assert getattr(errors, name).exit_code == code
-    others = [value for other in existing() if (value := getattr(errors, other)).exit_code != 1]
+    others = [other for other in existing() if vars(getattr(errors, other)).get("exit_code", 1) != 1]
     assert len(others) == 5
 
 

@@ -354,6 +354,7 @@ def held_bytes(framework: str) -> int:
     return mx.get_active_memory()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bad", [False, True])
 def test_nothing_of_a_client_is_kept(bad: bool, framework: str) -> None:
     big = np.zeros(100_000)  # of 400 kB

@@ -86,6 +86,7 @@ def test_training_lowers_the_loss_on_the_held_out_part(task: str, framework: str
         assert after.metrics == {"bits_per_byte": pytest.approx(after.loss / np.log(2))}
 
 
+@pytest.mark.slow
 def test_evaluating_changes_neither_model_nor_optimizer_nor_stream(task: str, framework: str) -> None:
     undisturbed, evaluated = build(task, framework), build(task, framework)
     losses: list[list[float]] = [[], []]
