@@ -21,6 +21,7 @@ from swarm.mailbox.objects_files import ObjectFiles
 from swarm.mailbox.objects_put import TMP
 from swarm.mailbox.objects_race import check_exclusive
 from swarm.mailbox.objects_store import Stores, connect, foreign
+from swarm.mailbox.probe import Check, CheckFailed, looked_at
 from swarm.mailbox.threads import DaemonThreads
 
 SLOW_S, TOO_SLOW_S = 1.0, 4.0  # for one of each call
@@ -28,14 +29,6 @@ TRIPS, TRIPS_S = 5, 3.0
 _ANOTHER = "use another store: MinIO, Cloudflare R2 and Amazon S3 know If-None-Match"
 _REACH = f"see that the store is on and reachable, the endpoint right, and {CREDENTIALS} set"
 _RULE = "a rule of the bucket that ends unfinished uploads after a day does that, too"
-
-
-class _Wrong(Exception):
-    """What a check found, with what to do about it."""
-
-    def __init__(self, detail: str, remedy: str) -> None:
-        super().__init__(detail)
-        self.detail, self.remedy = detail, remedy
 
 
 async def probe_objects(
@@ -58,39 +51,30 @@ async def probe_objects(
         return [failed("store", error.what, error.remedy, topic=TOPIC)]
     except UsageError as error:
         return [failed("store", str(error), f"set {CREDENTIALS}, or see the URL", topic=TOPIC)]
-    checks: list[tuple[str, Callable[[], str | Iterable[Tick]], bool]] = [  # name, check, whether the next need it
-        ("store", probe.store, True),
-        ("mailbox", probe.mailbox, False),
-        ("writable", probe.writable, True),
-        ("exclusive creation", probe.exclusive, True),
-        ("seen at once", probe.seen_at_once, False),
-        ("unfinished uploads", probe.uploads, False),
-        ("timings", probe.timings, False),
+    checks = [
+        Check("store", probe.store, needed=True),
+        Check("mailbox", probe.mailbox),
+        Check("writable", probe.writable, needed=True),
+        Check("exclusive creation", probe.exclusive, needed=True),
+        Check("seen at once", probe.seen_at_once),
+        Check("unfinished uploads", probe.uploads),
+        Check("timings", probe.timings),
     ]
-    found: list[Tick] = []
-    began_s = now()
-    for name, check, needed in checks:
-        left_s = total_s - (now() - began_s)
-        if left_s <= 0:
-            found.append(warning(name, f"not looked at: {total_s:g} s are over", "see the way to the store", topic=TOPIC))
-            break
-        limit_s = min(timeout_s, left_s)
-        try:
-            said = await asyncio.wait_for(threads.run(check), limit_s)
-            ticks = [ok(name, said, topic=TOPIC)] if isinstance(said, str) else list(said)
-        except TimeoutError:
-            found.append(failed(name, f"{place.url}: no answer for {limit_s:.2g} s", _REACH, topic=TOPIC))
-            break
-        except _Wrong as wrong:
-            ticks = [failed(name, wrong.detail, wrong.remedy, topic=TOPIC)]
-        except (MailboxFull, MailboxReadOnly) as error:
-            ticks = [failed(name, str(error), "give these credentials the right to write and delete there", topic=TOPIC)]
-        except SwarmError as error:
-            ticks = [failed(name, plain(str(error), 400), _REACH, topic=TOPIC)]
-        found += ticks
-        if needed and any(tick.verdict == "failed" for tick in ticks):
-            break
-    return found
+    return await looked_at(
+        checks,
+        where=place.url,
+        timeout_s=timeout_s,
+        total_s=total_s,
+        threads=threads,
+        unreachable=_REACH,
+        remedy=_remedy,
+    )
+
+
+def _remedy(error: SwarmError) -> str:
+    if isinstance(error, MailboxFull | MailboxReadOnly):
+        return "give these credentials the right to write and delete there"
+    return _REACH
 
 
 async def look_at_objects(url: str, *, timeout_s: float, threads: DaemonThreads | None = None) -> tuple[list[Tick], bool]:
@@ -100,7 +84,7 @@ async def look_at_objects(url: str, *, timeout_s: float, threads: DaemonThreads 
         return await asyncio.wait_for((threads or DaemonThreads()).run(_look, place_of(url)), timeout_s)
     except TimeoutError:
         return [failed("folder", f"{url}: no answer for {timeout_s:.2g} s", _REACH, topic=TOPIC)], False
-    except _Wrong as wrong:
+    except CheckFailed as wrong:
         return [failed("folder", wrong.detail, wrong.remedy, topic=TOPIC)], False
     except SwarmError as error:
         return [failed("folder", plain(str(error), 400), _REACH, topic=TOPIC)], False
@@ -129,7 +113,7 @@ class _Probe:
         try:
             self.files.others()
         except MailboxAway as error:
-            raise _Wrong(str(error), "make the bucket first, with the store's own tools, or see its name") from error
+            raise CheckFailed(str(error), "make the bucket first, with the store's own tools, or see its name") from error
         server = urlsplit(self._stores.endpoint).netloc or "Amazon S3"
         secure = "" if not self._stores.endpoint.startswith("http://") else ", not encrypted on the way"
         return f"bucket {self._place.bucket} at {server}{secure}"
@@ -138,7 +122,9 @@ class _Probe:
         try:
             id = self.files.marker()
         except MailboxError as error:
-            raise _Wrong(str(error), f"{where_gone(self._place.url)}, on one machine, unless another place is meant") from error
+            raise CheckFailed(
+                str(error), f"{where_gone(self._place.url)}, on one machine, unless another place is meant"
+            ) from error
         return f"id {id[:8]}…"
 
     def writable(self) -> str:
@@ -149,14 +135,14 @@ class _Probe:
         finally:
             self._delete(key)
         if read != data:
-            raise _Wrong(f"{self._place.url}: what was written reads back differently", "do not use this store")
+            raise CheckFailed(f"{self._place.url}: what was written reads back differently", "do not use this store")
         return "yes"
 
     def exclusive(self) -> str:
         try:
             check_exclusive(self._stores, self._place.url)
         except UsageError as error:
-            raise _Wrong(str(error), _ANOTHER) from error
+            raise CheckFailed(str(error), _ANOTHER) from error
         return "of nine that create one object, eight of them at once, one wins"
 
     def seen_at_once(self) -> str:
@@ -172,7 +158,7 @@ class _Probe:
                 pages = other.obstore.list(other.small, f"{TMP}/").collect()
             if (key in {each["path"] for each in pages}) != (what == "written"):
                 self._delete(key)
-                raise _Wrong(f"{self._place.url}: a listing does not show what was {what} just now", _ANOTHER)
+                raise CheckFailed(f"{self._place.url}: a listing does not show what was {what} just now", _ANOTHER)
         return "what one machine writes or deletes, the next listing shows"
 
     def uploads(self) -> Iterable[Tick]:

@@ -39,7 +39,7 @@ _NOT_WRITABLE_REMEDY = "mount it with the right to write, as a user who has it o
 _FULL_REMEDY = "make room: a run keeps several copies of its model there; `swarm rm` deletes a run"
 
 
-class _Failed(Exception):
+class CheckFailed(Exception):
     """What a check found, with what to do about it."""
 
     def __init__(self, detail: str, remedy: str) -> None:
@@ -102,16 +102,19 @@ async def looked_at(
     total_s: float,
     threads: DaemonThreads,
     told: Callable[[Sequence[Tick]], object] = lambda ticks: None,
+    unreachable: str = "see that the machine that serves the share is on and reachable",
+    remedy: Callable[[SwarmError], str] = lambda error: _remedy(error),
 ) -> list[Tick]:
-    """What the checks of the share `where` found, one after the other. `told` is called with what is known before each."""
+    """What the checks of the share `where` found, one after the other. `told` is called with what is known before each.
+    `unreachable`, `remedy`: what to do about no answer, and about an error of the mailbox."""
     found: list[Tick] = []
     clock = asyncio.get_running_loop().time
     began_s = clock()
     for name, check, needed, longest_s in checks:
         left_s = total_s - (clock() - began_s)
         if left_s <= 0:
-            remedy = "a share that answers so slowly holds up every round: see the machine that serves it, and the way to it"
-            found.append(warning(name, f"not looked at: {total_s:g} s are over", remedy, topic=TOPIC))
+            slow = "a share that answers so slowly holds up every round: see the machine that serves it, and the way to it"
+            found.append(warning(name, f"not looked at: {total_s:g} s are over", slow, topic=TOPIC))
             break
         told([*found, checking(name, topic=TOPIC)])
         limit_s = min(timeout_s if longest_s == math.inf else longest_s, left_s)
@@ -119,15 +122,14 @@ async def looked_at(
             said = await asyncio.wait_for(threads.run(check), limit_s)
             ticks = [ok(name, said, topic=TOPIC)] if isinstance(said, str) else list(said)
         except TimeoutError:
-            remedy = "see that the machine that serves the share is on and reachable"
-            found.append(failed(name, f"{where}: no answer for {limit_s:.2g} s", remedy, topic=TOPIC))
+            found.append(failed(name, f"{where}: no answer for {limit_s:.2g} s", unreachable, topic=TOPIC))
             break
-        except _Failed as fault:
+        except CheckFailed as fault:
             ticks = [failed(name, fault.detail, fault.remedy, topic=TOPIC)]
         except OSError as error:
-            ticks = [failed(name, f"{where}: {error.strerror or error}", _remedy(mapped(error, where)), topic=TOPIC)]
+            ticks = [failed(name, f"{where}: {error.strerror or error}", remedy(mapped(error, where)), topic=TOPIC)]
         except SwarmError as error:
-            ticks = [failed(name, str(error), _remedy(error), topic=TOPIC)]
+            ticks = [failed(name, plain(str(error), 400), remedy(error), topic=TOPIC)]
         found += ticks
         if needed and any(tick.verdict == "failed" for tick in ticks):
             break
@@ -163,7 +165,7 @@ async def look(
     except TimeoutError:
         remedy = "see that the machine that serves the share is on and reachable"
         return [failed("folder", f"{root}: no answer for {timeout_s:.2g} s", remedy, topic=TOPIC)], False
-    except _Failed as fault:
+    except CheckFailed as fault:
         return [failed("folder", fault.detail, fault.remedy, topic=TOPIC)], False
     except OSError as error:
         return [failed("folder", f"{root}: {error.strerror or error}", "see that the share is mounted", topic=TOPIC)], False
@@ -173,10 +175,10 @@ def _look(root: str, mounts: Callable[[], Iterable[Mount]]) -> tuple[list[Tick],
     there = os.path.isdir(root)
     if not there:
         if os.path.lexists(root):
-            raise _Failed(f"{root} is not a folder", "give another one")
+            raise CheckFailed(f"{root} is not a folder", "give another one")
         above = os.path.dirname(root)
         if not os.path.isdir(above):
-            raise _Failed(f"there is no folder {above}", "mount the share, or give a folder that can be made")
+            raise CheckFailed(f"there is no folder {above}", "mount the share, or give a folder that can be made")
     found = list(_file_system(root, mounts))
     if not os.access(root if there else os.path.dirname(root), os.W_OK | os.X_OK):
         found.append(failed("writable", f"{root} cannot be written by this user", _NOT_WRITABLE_REMEDY, topic=TOPIC))
@@ -196,14 +198,14 @@ def _look(root: str, mounts: Callable[[], Iterable[Mount]]) -> tuple[list[Tick],
 def _folder(root: str) -> str:
     if not os.path.isdir(root):
         what = "is not a folder" if os.path.lexists(root) else "is not there"
-        raise _Failed(f"{root} {what}", "mount the share, or pass the folder where it is mounted (--mailbox)")
+        raise CheckFailed(f"{root} {what}", "mount the share, or pass the folder where it is mounted (--mailbox)")
     return root
 
 
 def _file_system(root: str, mounts: Callable[[], Iterable[Mount]]) -> tuple[Tick, ...]:
     real = os.path.realpath(root)
     if reason := synchronised(root):
-        raise _Failed(reason, REFUSED)
+        raise CheckFailed(reason, REFUSED)
     return mount_ticks(real, told_more(innermost(real, mounts())))
 
 
@@ -211,10 +213,10 @@ def _mailbox(root: str) -> str:
     try:
         id = FolderFiles(root).open()
     except SwarmError as error:
-        raise _Failed(str(error), f"swarm init {root}, on one machine, unless another share belongs there") from error
+        raise CheckFailed(str(error), f"swarm init {root}, on one machine, unless another share belongs there") from error
     for name in (TMP, TRASH, RUNS):
         if not os.path.isdir(f"{root}/{name}"):
-            raise _Failed(f"{root}: its folder {name}/ is missing", f"make an empty folder {name} there")
+            raise CheckFailed(f"{root}: its folder {name}/ is missing", f"make an empty folder {name} there")
     return f"id {id[:8]}…"
 
 
@@ -231,13 +233,13 @@ def _writable(root: str) -> str:
             with suppress(OSError):
                 os.unlink(path)
     if read != b"probe":
-        raise _Failed(f"{root}: what was written reads back differently", "do not use this share")
+        raise CheckFailed(f"{root}: what was written reads back differently", "do not use this share")
     return "yes"
 
 
-def _not_written(root: str, error: OSError) -> _Failed:
+def _not_written(root: str, error: OSError) -> CheckFailed:
     full = isinstance(mapped(error, root), MailboxFull)
-    return _Failed(f"{root}: {error.strerror}", _FULL_REMEDY if full else _NOT_WRITABLE_REMEDY)
+    return CheckFailed(f"{root}: {error.strerror}", _FULL_REMEDY if full else _NOT_WRITABLE_REMEDY)
 
 
 def _exclusive(root: str) -> str:
@@ -251,13 +253,13 @@ def _exclusive(root: str) -> str:
             os.rename(names[0], names[2])
             with suppress(OSError):
                 os.rename(names[1], names[2])
-                raise _Failed(f"{root} lets two machines win the same record", REFUSED)
+                raise CheckFailed(f"{root} lets two machines win the same record", REFUSED)
             with open(f"{names[2]}/record.json", "rb") as file:
                 if file.read() != names[0].encode():
-                    raise _Failed(f"{root} lets a record be replaced", REFUSED)
+                    raise CheckFailed(f"{root} lets a record be replaced", REFUSED)
             with suppress(FileExistsError):
                 os.mkdir(names[2])
-                raise _Failed(f"{root} makes one folder twice", REFUSED)
+                raise CheckFailed(f"{root} makes one folder twice", REFUSED)
         finally:
             for name in names:
                 with suppress(OSError):
