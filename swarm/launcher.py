@@ -44,6 +44,8 @@ from swarm.learners.devices import thread_environment
 
 JOBS_KEPT = 50  # ended jobs whose logs are kept
 OUTSIDE = "the process was ended from outside"
+# Not SIGINT: a framework may call system(3), as MLX does before it compiles, and one that comes meanwhile is lost.
+LEAVE = signal.SIGTERM
 LEFT_BY_HAND = "left-by-hand"  # in a job's folder: a person had it leave its run
 _TOLD = re.compile(r"\d\d:\d\d:\d\d ")  # how a line begins that a worker told
 _EVENT = msgspec.json.Decoder(WorkerEvent)
@@ -75,11 +77,14 @@ class Worker:
 
     def __init__(self, job: Path, process: subprocess.Popen[bytes]) -> None:
         self.job, self.process = job, process
+        self.asked = False  # to leave
         self.events = EventTail(job / "events.jsonl")
 
     def interrupt(self) -> None:
+        """Ask it to leave; a second time, to end at once."""
+        self.asked = True
         with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(signal.SIGINT)
+            self.process.send_signal(LEAVE)
 
 
 class EventTail:
@@ -179,7 +184,7 @@ def interrupt(job: Job) -> bool:
     with contextlib.suppress(OSError):  # a full disk: it leaves all the same
         (folder / LEFT_BY_HAND).touch()
     with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGINT)
+        os.kill(pid, LEAVE)
     return True
 
 
@@ -275,8 +280,8 @@ class _Seen:
             message = "; ".join(why for why in (self._held and f"paused here: {self._held}", self._share, self._stuck) if why)
         elif self._ended is not None:
             state = self._ended.reason
-        elif failed is not None and failed.exit_code == INTERRUPTED:
-            state = "left"
+        elif (self._folder / LEFT_BY_HAND).exists() if failed is None else failed.exit_code == INTERRUPTED:
+            state = "left"  # in the first case before it could say so
         elif failed is not None and failed.error == Dropped.__name__:
             state, message = "dropped", failed.message
         elif failed is None and not (self._folder / PROCESS).exists() and _age_s(self._folder) < 10:

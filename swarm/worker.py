@@ -85,6 +85,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     job = Path(arguments[0])
     emit = EventFile(job)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until it can leave cleanly, this ends it with a word
     joined: list[Joined] = []
     emit.also.append(lambda event: joined.append(event) if isinstance(event, Joined) else None)
     order: Order | None = None

@@ -122,6 +122,8 @@ class _Team:
     def start(self, order: Learn) -> None:
         worker = launcher.start(order, foreground=True)
         self.workers.append(worker)
+        if self.asked() and not worker.asked:  # while it was started, and nobody knew of it
+            worker.interrupt()
         self._members.append(_Member(worker, order.learner))
 
     @property

@@ -119,7 +119,7 @@ def outcome(*, code: int, error: str, message: str, ended: bool) -> Outcome:
     has left its run."""
     if error in OVER or (ended and not error and code == 0):
         return Finished()
-    if code in (INTERRUPTED, -signal.SIGINT):  # told to leave before it had joined, or had even begun to listen
+    if code in (INTERRUPTED, -signal.SIGINT, -signal.SIGTERM):  # told to leave before it had joined, or could listen
         return Finished()
     if error in AWAY:
         return ShareAway(message)

@@ -186,6 +186,8 @@ class Standby:
         told = _Told()
         self._around.tell("training")
         self.workers.append(worker)
+        if asked() and not worker.asked:  # while it was started, and nobody knew of it
+            worker.interrupt()
         try:
             await self._follow(chosen, worker, told)
         finally:

@@ -171,7 +171,7 @@ def test_machines_come_and_go_and_the_job_is_stopped(made: Path, tmp_path: Path)
         after(a, mark(a), JobSaved)
 
         seen = mark(a)
-        b.worker.process.send_signal(signal.SIGINT)
+        b.worker.interrupt()
         assert b.wait() == 0, b.words()
         assert b.ended is not None
         assert b.ended.reason == "left"
@@ -246,8 +246,8 @@ def test_a_base_model_that_is_swapped_and_too_few_machines(made: Path, tmp_path:
         refused = next(each for each in words if "differs" in each)
         assert "waiting for 1 more machine" in refused
         assert "bb: model/model.safetensors differs" in refused
-        a.worker.process.send_signal(signal.SIGINT)
-        b.worker.process.send_signal(signal.SIGINT)
+        a.worker.interrupt()
+        b.worker.interrupt()
         assert (a.wait(), b.wait()) == (0, 0), f"{a.words()} {b.words()}"
         assert [m.ended.reason if m.ended else "" for m in (a, b)] == ["left", "left"]
 

@@ -46,7 +46,7 @@ def test_a_learner_that_was_killed_and_one_that_left_go_on(tmp_path: Path, state
     first.until(closed(3))
     first.kill()
     ends: list[Callable[[Machine], object]] = [
-        lambda machine: machine.worker.process.send_signal(signal.SIGINT),
+        lambda machine: machine.worker.interrupt(),
         lambda machine: machine.kill(),
     ]
     for end in ends:
@@ -78,7 +78,7 @@ def test_a_run_that_is_made_anew_under_its_id_begins_anew(tmp_path: Path, state_
     asyncio.run(remove())
     later = start(mailbox, run, "a", "torch", create=True)
     later.until(closed(4))
-    later.worker.process.send_signal(signal.SIGINT)
+    later.worker.interrupt()
     later.wait()
     assert [e.incarnation for e in later.events if isinstance(e, Joined)] == [1]
     assert not [e for e in later.events if isinstance(e, Restored | Trouble)]

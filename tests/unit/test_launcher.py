@@ -52,6 +52,26 @@ def test_jobs_are_listed_newest_first_and_only_those_that_take_part(state_dir: P
     assert [job.id for job in launcher.jobs()] == ["20260101-000000-001bbbb", "20260101-000000-000aaaa"]
 
 
+def test_one_that_was_asked_to_leave_before_it_could_say_so_has_left(state_dir: Path) -> None:
+    path = folder(state_dir, "j1")
+    note_process(path, os.getpid())
+    (path / launcher.LEFT_BY_HAND).touch()
+    assert launcher.job("j1").state == "starting"
+    over(path)
+    assert (launcher.job("j1").state, launcher.job("j1").by_hand) == ("left", True)
+
+
+def test_a_worker_that_cannot_hear_ctrl_c_at_that_moment_is_reached(tmp_path: Path) -> None:
+    """MLX calls system(3) before it compiles, which ignores SIGINT for this whole process meanwhile."""
+    program = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); print(flush=True); signal.pause()"
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    launcher.Worker(tmp_path, process).interrupt()
+    assert process.wait() == -signal.SIGTERM
+    process.stdout.close()
+
+
 def test_a_job_starts_runs_and_ends(state_dir: Path) -> None:
     path = folder(state_dir, "j1")
     assert launcher.job("j1").state == "starting"

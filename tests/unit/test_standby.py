@@ -125,6 +125,7 @@ def test_last_words_tell_what_is_to_be_done() -> None:
     assert outcome(code=0, error="", message="", ended=True) == Finished()
     assert outcome(code=130, error="KeyboardInterrupt", message="interrupted", ended=False) == Finished()
     assert outcome(code=-2, error="", message="was ended by SIGINT", ended=False) == Finished()
+    assert outcome(code=-15, error="", message="was ended by SIGTERM", ended=False) == Finished()
     assert outcome(code=1, error="MailboxUnavailable", message="away", ended=False) == ShareAway("away")
     assert outcome(code=2, error="TaskUnknown", message="x", ended=False) == Crashed("x", hopeless=True)
     assert outcome(code=-9, error="", message="SIGKILL", ended=False) == Crashed("SIGKILL")

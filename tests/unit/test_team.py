@@ -56,6 +56,7 @@ class Events:
 
 class Worker(launcher.Worker):
     def __init__(self, job: Path, events: Events, *, code: int = 0, looks: int = 6) -> None:
+        self.asked = False
         self.job, self.events, self.process = job, events, Process(code, looks)  # type: ignore[assignment]
 
 
@@ -168,7 +169,7 @@ def test_ctrl_c_asks_all_of_them_and_starts_no_more(play: Callable[..., Any], ca
 
     code, started = play(kept((Created(run="aaaa1111", name="one"),), (joined("a"),)), kept(then=interrupt))
     assert (code, started) == (130, ["a", "a-2"])
-    assert [w.process.signals for w in workers] == [[signal.SIGINT], [signal.SIGINT]]  # type: ignore[attr-defined]
+    assert [w.process.signals for w in workers] == [[launcher.LEAVE], [launcher.LEAVE]]  # type: ignore[attr-defined]
     assert capsys.readouterr().err.count("leaving:") == 1
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -176,6 +177,18 @@ def test_ctrl_c_asks_all_of_them_and_starts_no_more(play: Callable[..., Any], ca
 def test_ctrl_c_before_the_run_is_made_starts_no_other(play: Callable[..., Any]) -> None:
     first = lambda job: Worker(job, Events(then=lambda: signal.raise_signal(signal.SIGINT)), looks=1000)  # noqa: E731
     assert play(first, made()) == (130, ["a"])
+
+
+def test_ctrl_c_while_a_worker_is_started_reaches_that_one(play: Callable[..., Any]) -> None:
+    workers: list[Worker] = []
+
+    def first(job: Path) -> Worker:
+        signal.raise_signal(signal.SIGINT)
+        workers.append(Worker(job, Events(), looks=1000))
+        return workers[-1]
+
+    assert play(first) == (130, ["a"])
+    assert workers[0].process.signals == [launcher.LEAVE]  # type: ignore[attr-defined]
 
 
 def test_one_that_comes_when_the_others_have_ended_the_run_is_no_failure(play: Callable[..., Any], capsys: Any) -> None:
