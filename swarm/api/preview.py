@@ -159,9 +159,11 @@ async def preview(
 
 async def measure(method: Method, task: TaskForm | None, values: Mapping[str, str], *, mailbox: str = "") -> None:
     """Find out what `preview` does not know yet: what is trained, in a process of its own, and how fast the mailbox is."""
-    location = values.get(MAILBOX, "").strip() or mailbox
     try:
-        location = settings.mailbox_location(location or None)
+        location = settings.mailbox_location(values.get(MAILBOX, "").strip() or mailbox or None)
+    except UsageError:
+        location = ""
+    try:
         request: RunRequest | None = _absolute(request_of(method, task, values))
     except UsageError:
         request = None

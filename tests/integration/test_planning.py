@@ -85,6 +85,17 @@ def test_all_is_well_and_the_rest_is_found_out(mailbox: str, monkeypatch: pytest
     assert not look(option__size="base").measured, "another model has not been measured"
 
 
+def test_the_model_is_measured_before_there_is_a_mailbox(state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answer(module: str, question: bytes, *, limit_s: float) -> bytes:
+        return msgspec.json.encode(Sized(shape=SHAPE))
+
+    monkeypatch.setattr(preview, "asked", answer)
+    asyncio.run(preview.measure("diloco", TASKS["charlm"], {"task": "charlm"}))
+    found = look()
+    assert (found.parameters, found.measured) == (100_000, True)
+    assert "mailbox" in found.problems
+
+
 def test_what_the_framework_says_is_a_problem_of_its_field(mailbox: str, monkeypatch: pytest.MonkeyPatch) -> None:
     words = "task charlm has no data that can be dealt out to clients"
 

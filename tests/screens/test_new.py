@@ -370,6 +370,26 @@ async def test_an_answer_on_an_older_draft_is_not_shown(fixed: SimpleNamespace, 
         assert "cannot read" not in drawn(app, "#form")  # that was said of another path
 
 
+async def test_what_cannot_be_measured_is_not_tried_again_at_once(fixed: SimpleNamespace, quiet: Any) -> None:
+    app = fixed.app_over(quiet)
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(pilot, app)
+        for _ in range(3):
+            await looked(pilot, app, seen(measured=False))
+            app.feed.tell(Answered(asked(app, FindOut)[-1], None, "the mailbox is away"))
+            await pilot.pause()
+        assert len(asked(app, FindOut)) == 1
+        screen._look_again()  # the timer's
+        await looked(pilot, app, seen(measured=False))
+        assert len(asked(app, FindOut)) == 2
+        await typed(pilot, app, "run.rounds", "3")
+        await looked(pilot, app, seen(measured=False))
+        app.feed.tell(Answered(asked(app, FindOut)[-1], None))
+        await pilot.pause()
+        await looked(pilot, app, seen(measured=False))
+        assert len(asked(app, FindOut)) == 3
+
+
 async def test_ctrl_s_makes_the_run_and_shows_it(fixed: SimpleNamespace, quiet: Any) -> None:
     app = fixed.app_over(quiet, fixed.run_shown(fixed.run_state()))
     async with app.run_test(size=SIZE) as pilot:

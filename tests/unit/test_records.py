@@ -940,13 +940,13 @@ def swapped(body: Any, place: str, value: Any) -> Any:
 
 def dumps(value: Any) -> str:
     """JSON with integers of any length."""
+    try:
+        return json.dumps(value)
+    except ValueError:  # an integer of more digits than Python writes
+        pass
     if isinstance(value, dict):
         return "{" + ",".join(f"{json.dumps(k)}:{dumps(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(dumps, value)) + "]"
-    if type(value) is int and abs(value) > 10**4000:
-        return "9" * 5000
-    return json.dumps(value)
+    return "[" + ",".join(map(dumps, value)) + "]" if isinstance(value, list) else "9" * 5000
 
 
 @pytest.mark.parametrize("kind", HONEST, ids=lambda kind: kind.__name__)

@@ -118,6 +118,7 @@ class NewScreen(LiveScreen):
         self._failed = ""  # why the last try to make it came to nothing
         self._pause: Timer | None = None
         self._waited: Draft | None = None  # that a look was asked for, and not answered
+        self._tried: Draft | None = None  # that was last measured
 
     def compose(self) -> ComposeResult:
         yield Words(id="head")
@@ -228,12 +229,14 @@ class NewScreen(LiveScreen):
 
     def _look_again(self) -> None:
         if self.is_active and not self._starting:
+            self._tried = None
             self._look()
 
     def _find_out(self, *, anew: bool = False) -> None:
-        """One at a time: whatever is typed meanwhile is looked at when it is done."""
-        if not self._finding and not self.draft.problems:
-            self._finding = True
+        """One at a time: whatever is typed meanwhile is looked at when it is done. What could not be measured is not tried again
+        at once."""
+        if not self._finding and not self.draft.problems and (anew or self._tried != self.draft):
+            self._finding, self._tried = True, self.draft
             self.app.feed.ask(FindOut(self.draft, anew))
 
     # What it shows
