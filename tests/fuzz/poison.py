@@ -28,10 +28,10 @@ def poisoned(value: T) -> T:
     """`value` with every text within as nasty as it may be: a record's own checks say how far that goes."""
     new: Any = value
     if isinstance(value, msgspec.Struct):
-        for field in msgspec.structs.fields(value):
-            held = getattr(new, field.name)
+        for field in value.__struct_fields__:
+            held = getattr(new, field)
             for other in (poisoned(held), *(TEXTS if isinstance(held, str) else ())):
-                changed = _with(new, field.name, other)
+                changed = _with(new, field, other)
                 if changed is not None:
                     new = changed
                     if isinstance(held, str) and other in TEXTS:
