@@ -40,4 +40,4 @@ def test_of_eight_processes_on_two_mounts_exactly_one_wins_each_key(shares: tupl
 def test_nor_do_two_win_where_clients_hold_oplocks(shares: tuple[Path, Path]) -> None:
     if not (shares[0].parent / "contested").exists():
         pytest.skip("this share has no oplocks")
-    race(shares, keys=3)
+    race(shares, keys=1)  # each of them takes a dozen seconds

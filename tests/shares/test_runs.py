@@ -62,7 +62,7 @@ def test_two_learners_on_two_mounts_end_with_the_same_parameters(mailboxes: list
 
 
 def test_a_learner_that_is_killed_stops_nobody_and_comes_back(mailboxes: list[str]) -> None:
-    run = new_run(rounds=3 * ROUNDS, algorithm=SPEC)
+    run = new_run(rounds=2 * ROUNDS, algorithm=SPEC)
     there = begin(mailboxes, run)
     for machine in there:
         machine.until(closed(0))
@@ -74,7 +74,7 @@ def test_a_learner_that_is_killed_stops_nobody_and_comes_back(mailboxes: list[st
     joined = there[victim].until(lambda event: isinstance(event, Joined))
     assert isinstance(joined, Joined)
     assert joined.incarnation == 2
-    assert check_ends(there, mailboxes, run) == 3 * ROUNDS
+    assert check_ends(there, mailboxes, run) == 2 * ROUNDS
 
 
 def test_two_learners_train_the_clients_of_a_federated_run(mailboxes: list[str]) -> None:
