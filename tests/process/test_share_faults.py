@@ -91,9 +91,11 @@ def ends_well(stage: Stage) -> None:
         assert seat.machine.wait() == 0, seat.machine.words()
         assert seat.machine.ended is not None
         params.add(seat.machine.ended.params_sha256)
+        seat.look()
         seat.machine = None
         assert seat.stray == [], "nothing was written where no share was mounted"
-    wrongs, _ = whole.wrongs(stage.mailbox, stage.run.run, params=params, lying_s=HANG_S)
+    told = [event for seat in stage.seats.values() for event in seat.rounds]
+    wrongs, _ = whole.wrongs(stage.mailbox, stage.run.run, params=params, told=told, lying_s=HANG_S)
     assert wrongs == []
 
 

@@ -1,8 +1,9 @@
 """Four learners over shares that fail in every way, for an hour or so: `python -m tests.soak --minutes 10 --seed 7`.
 
-At the end the tape is contiguous, every payload hashes, all learners and the mailbox hold the same parameters, nothing is an
-orphan for longer than two cycles, and nothing was written where a share should have been mounted. What was injected and when
-it was told is printed, and written to report.json; with what broke, the folder is kept.
+At the end `swarm mailbox verify` finds nothing, the tape says what the learners were told, they and the mailbox hold the same
+parameters, nothing is an orphan for longer than two cycles, and nothing was written where a share should have been mounted.
+What was injected and when it was told is printed, and written to soak-report.json; with what broke, the folder is kept. Ctrl-C
+ends the storm early, and all is checked; a second one ends it at once.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -46,8 +48,9 @@ def main() -> int:
     asked = parser.parse_args()
     seed = random.SystemRandom().randrange(10_000) if asked.seed is None else asked.seed
     folder = Path(tempfile.mkdtemp(prefix="swarm-soak-"))
-    injections = plan(seed, learners=tuple(CAST), seconds_s=60.0 * asked.minutes)
-    say(f"seed {seed}, {asked.minutes:g} minutes, {len(injections)} faults; in {folder}")
+    coming = plan(seed, learners=tuple(CAST), seconds_s=60.0 * asked.minutes)
+    say(f"seed {seed}, {asked.minutes:g} minutes, {len(coming)} faults; in {folder}")
+    injections: list[Injection] = []
     os.nice(5)
     started_s = time.monotonic()
     with environment(
@@ -57,7 +60,8 @@ def main() -> int:
         SWARM_DISCOVERY="0",
     ):
         try:
-            wrongs, facts = soak(folder, injections)
+            with Interrupt() as interrupt:
+                wrongs, facts = soak(folder, coming=coming, begun=injections, interrupt=interrupt)
         except KeyboardInterrupt:
             say(f"interrupted; what there is lies in {folder}")
             return INTERRUPTED
@@ -65,6 +69,7 @@ def main() -> int:
         "seed": seed,
         "minutes": asked.minutes,
         "took_s": round(time.monotonic() - started_s, 1),
+        "ended_early": interrupt.came,
         "survived": not wrongs,
         "wrongs": wrongs,
         **facts,
@@ -83,23 +88,45 @@ def main() -> int:
     return 0
 
 
-def soak(folder: Path, injections: list[Injection]) -> tuple[list[str], dict[str, Any]]:
-    """(what broke, figures)."""
+class Interrupt:
+    """The first Ctrl-C is noted, the second one is as ever."""
+
+    came = False
+
+    def __enter__(self) -> Interrupt:
+        self._before = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+    def _note(self, *_: object) -> None:
+        self.came = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        say("interrupted: no more faults; all is checked (Ctrl-C again ends it at once)")
+
+
+def soak(
+    folder: Path, *, coming: list[Injection], begun: list[Injection], interrupt: Interrupt
+) -> tuple[list[str], dict[str, Any]]:
+    """(what broke, figures). `begun` gets those of `coming` that were."""
     run = new_run(rounds=None, algorithm=SPEC)
     over: list[tuple[Injection, float, float]] = []
     with staged(folder, run, CAST) as stage:
         try:
             _begin(stage)
-            _storm(stage, injections, over)
+            _storm(stage, coming=coming, begun=begun, over=over, interrupt=interrupt)
             ends = _calm(stage)
         except Broken as error:
             return [*stage.wrongs, str(error)], {}
         finally:
             stage.look()
             _when_told(stage, over)
-        wrongs = stage.wrongs + _untold(injections)
+        wrongs = stage.wrongs + _untold(begun)
         wrongs += [f"{path}: written where nothing was mounted" for seat in stage.seats.values() for path in seat.stray]
-        more, facts = whole.wrongs(stage.mailbox, run.run, params=ends, lying_s=4 * KEEP_S)
+        told = [event for seat in stage.seats.values() for event in seat.rounds]
+        say("the mailbox is checked")
+        more, facts = whole.wrongs(stage.mailbox, run.run, params=ends, told=told, lying_s=4 * KEEP_S)
         return wrongs + more, facts | {"starts": sum(seat.starts for seat in stage.seats.values())}
 
 
@@ -117,23 +144,33 @@ def _begin(stage: Stage) -> None:
     say("all have joined")
 
 
-def _storm(stage: Stage, injections: list[Injection], over: list[tuple[Injection, float, float]]) -> None:
+def _storm(
+    stage: Stage,
+    *,
+    coming: list[Injection],
+    begun: list[Injection],
+    over: list[tuple[Injection, float, float]],
+    interrupt: Interrupt,
+) -> None:
     started_s = time.monotonic()
-    coming, under_way = list(injections), list[tuple[Injection, float]]()
-    while coming or under_way:
+    coming, under_way = list(coming), list[tuple[Injection, float]]()
+    while (coming and not interrupt.came) or under_way:
         _look(stage)
         at_s = time.monotonic() - started_s
         # Whoever was killed has to be back first, and whoever lost the share: each fault is to be seen for itself.
-        while coming and coming[0].at_s <= at_s:
+        while coming and coming[0].at_s <= at_s and not interrupt.came:
             hit = {name for injection, _ in under_way for name in injection.who}
             if any(name in hit or not stage.seats[name].ready for name in coming[0].who):
                 break
             injection = coming.pop(0)
             newest = max(seat.closed for seat in stage.seats.values())
             say(f"{at_s:6.0f} s  round {newest:>4}  {injection.kind:<10} {', '.join(injection.who)}, {injection.lasts_s:.0f} s")
+            begun.append(injection)
             stage.begin(injection)
             under_way.append((injection, time.monotonic()))
         for injection, since_s in list(under_way):
+            if interrupt.came:
+                injection.lasts_s = min(injection.lasts_s, round(time.monotonic() - since_s, 1))
             if time.monotonic() - since_s >= injection.lasts_s:
                 stage.end(injection)
                 under_way.remove((injection, since_s))

@@ -73,6 +73,11 @@ class Seat:
         return self.machine is not None and any(isinstance(e, Joined) for e in self.machine.look())
 
     @property
+    def rounds(self) -> Iterator[RoundClosed]:
+        """As they were told to it."""
+        return (told.event for told in self.told if isinstance(told.event, RoundClosed))
+
+    @property
     def died(self) -> bool:
         """Whether it ended though nobody killed it."""
         return self.machine is not None and self.machine.worker.process.poll() is not None

@@ -1,19 +1,21 @@
-"""Whether a mailbox is whole after all that happened to it."""
+"""Whether a mailbox is whole after all that happened to it: `swarm mailbox verify`, and what that leaves open."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import re
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 
-from swarm.core.lines import body_sha256
+from swarm.core.catalog import place_of
+from swarm.core.events import RoundClosed, round_closed
 from swarm.exchange import Exchange
+from swarm.host.children import python
 from swarm.learners.numpy import NumpyAdapter
 from swarm.mailbox.folder import FolderMailbox
 from swarm.manifests import read_manifest
@@ -21,40 +23,56 @@ from swarm.runtime.inner import params_sha256
 from swarm.runtime.parameters import newest
 
 
-def wrongs(mailbox: Path, run: str, *, params: set[str], lying_s: float) -> tuple[list[str], dict[str, object]]:
-    """(what is wrong with it, figures). `params`: what the learners ended with. `lying_s`: nothing in tmp/ and trash/ may be
-    older."""
-    found: list[str] = []
-    facts = asyncio.run(_tape(mailbox, run, params, found))
-    found += _objects(mailbox / "runs" / run)
+def wrongs(
+    mailbox: Path, run: str, *, params: set[str], told: Iterable[RoundClosed], lying_s: float
+) -> tuple[list[str], dict[str, object]]:
+    """(what is wrong with it, figures). `params`: what the learners ended with. `told`: all rounds that they were told of.
+    `lying_s`: nothing in tmp/ and trash/ may be older."""
+    found, verified = _verified(mailbox)
+    if found:  # what follows takes a whole one for granted
+        return found, verified
+    facts = asyncio.run(_tape(mailbox, run, params, told, found))
+    found += _strangers(mailbox)
     found += _orphans(mailbox / "runs" / run, facts)
     now_s = time.time()
     for place in ("tmp", "trash"):
         for path in (mailbox / place).iterdir():
             if now_s - path.lstat().st_ctime > lying_s:
                 found.append(f"{place}/{path.name}: lies there for {now_s - path.lstat().st_ctime:.0f} s")
-    return found, {name: facts[name] for name in ("rounds", "sha256")}
+    return found, {name: facts[name] for name in ("rounds", "sha256")} | verified
 
 
-async def _tape(mailbox: Path, run: str, params: set[str], found: list[str]) -> dict[str, object]:
-    """The chain of rounds from the first on, and whether the newest parameters are everybody's."""
+def _verified(mailbox: Path) -> tuple[list[str], dict[str, object]]:
+    """What the product's own checker says: every record, every payload, every reference, the chain of rounds."""
+    command = python("swarm", "mailbox", "verify", "--json", "--mailbox", str(mailbox))
+    ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    said = [json.loads(line) for line in ended.stdout.splitlines()]
+    if ended.returncode not in (0, 1) or not said or "unknown" not in said[-1]:
+        return [f"`swarm mailbox verify` ended with {ended.returncode}: {ended.stderr[-2000:]}"], {}
+    *faults, summary = said
+    found = [f"verify: {fault['fault']}: {fault['what']}: {fault['key']}" for fault in faults]
+    found += [f"verify: {note}" for note in summary["notes"]]
+    if summary["unknown"] or bool(faults) != bool(ended.returncode):
+        found.append(f"`swarm mailbox verify` ended with {ended.returncode}: {ended.stderr[-2000:]}")
+    return found, {"verified": {name: summary[name] for name in ("objects", "bytes", "unneeded", "seconds_s")}}
+
+
+async def _tape(mailbox: Path, run: str, params: set[str], told: Iterable[RoundClosed], found: list[str]) -> dict[str, object]:
+    """Whether the tape says of each round what the learners were told, and its newest parameters are everybody's."""
     store = FolderMailbox(mailbox)
     await store.open()
     exchange = Exchange(store, await read_manifest(store, run))
-    last = await exchange.newest_round()
+    last, fragments = await exchange.newest_round(), len(exchange.plan)
+    for event in told:
+        record = await exchange.round(event.round)
+        said = None if record is None else round_closed(record, exchange.manifest.algorithm, rounds=event.rounds)
+        if said != event:
+            found.append(f"round {event.round} of {last} was told as {event}, the tape says {said}")
     kept: set[str] = set()
-    parent, fragments = None, len(exchange.plan)
-    for round in range(last + 1):
-        data = await store.read(exchange.keys.round(round))
-        record = None if data is None else await exchange.round(round)
-        if data is None or record is None:
-            found.append(f"round {round} of {last} is missing")
-            continue
-        if record.parent != parent:
-            found.append(f"round {round} does not follow the record of round {round - 1}")
-        parent = body_sha256(data)
-        if round > last - 2 * fragments:
-            kept |= {ref.sha256 for ref in (record.theta, record.outer, record.update) if ref is not None}
+    for round in range(max(0, last + 1 - 2 * fragments), last + 1):
+        record = await exchange.round(round)
+        assert record is not None
+        kept |= {ref.sha256 for ref in (record.theta, record.outer, record.update) if ref is not None}
     _, theta = await newest(exchange)
     sha256 = params_sha256(NumpyAdapter({name: np.array(array) for name, array in theta.items()}))
     if params != {sha256}:
@@ -62,19 +80,10 @@ async def _tape(mailbox: Path, run: str, params: set[str], found: list[str]) -> 
     return {"rounds": last + 1, "sha256": sha256, "kept": kept, "fragments": fragments}
 
 
-def _objects(folder: Path) -> Iterator[str]:
-    for path in folder.rglob("*"):
-        if path.suffix == ".safetensors":
-            if hashlib.sha256(path.read_bytes()).hexdigest() != path.stem:
-                yield f"{path}: is not what its name says"
-        elif path.suffix == ".json":
-            try:
-                body, envelope, rest = path.read_bytes().split(b"\n")
-                if rest or json.loads(envelope)["sha256"] != hashlib.sha256(body).hexdigest():
-                    yield f"{path}: a record that is not what its envelope says"
-            except ValueError:
-                yield f"{path}: no record"
-        elif path.is_file():
+def _strangers(mailbox: Path) -> Iterator[str]:
+    """What no swarm writes, also under names that a mailbox does not see."""
+    for path in (mailbox / "runs").rglob("*"):
+        if path.is_file() and place_of(str(path.relative_to(mailbox))) is None:
             yield f"{path}: no swarm writes that"
 
 

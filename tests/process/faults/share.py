@@ -34,7 +34,10 @@ class Mount:
     def mount(self) -> None:
         command = [sys.executable, str(HERE / "faulty_folder.py"), str(self.root), str(self.path), str(self.negative_s)]
         pipe, env = subprocess.PIPE, {"FUSE_LIBRARY_PATH": "libfuse3.so.3"} | os.environ
-        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=env)
+        # A session of its own: a Ctrl-C is the tests', and no share goes away by it.
+        self.process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=env, start_new_session=True
+        )
         assert self.process.stdout is not None
         if not self.process.stdout.readline():
             why = self.process.communicate()[1].strip().splitlines()[-1:]
@@ -51,7 +54,8 @@ class Mount:
 
     def unmount(self) -> None:
         """Whoever uses it is not asked."""
-        subprocess.run(["fusermount3", "-u", "-z", str(self.path)], check=False, capture_output=True)
+        command = ["fusermount3", "-u", "-z", str(self.path)]
+        subprocess.run(command, check=False, capture_output=True, start_new_session=True)
         if self.process is not None:
             self.process.kill()
             self.process.communicate()
