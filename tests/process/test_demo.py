@@ -90,6 +90,7 @@ def test_a_worker_that_is_killed_ends_the_demo_with_one_line(swarm: Terminal, st
     nothing_is_left(command, state_dir, [victim, other])
 
 
+@pytest.mark.slow
 def test_an_interrupted_demo_leaves_nothing_behind(swarm: Terminal, state_dir: Path) -> None:
     command = swarm.start("demo", "--task", "mlp", "--rounds", "100000")
     command.until("mlx: joined")

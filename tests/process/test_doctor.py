@@ -104,6 +104,7 @@ def test_the_report_can_be_shown_to_anybody(swarm: Terminal, mailbox: str, tmp_p
     config.parent.mkdir()
     config.write_text('passphrase = "correct horse battery staple"\n')
     who = {"USER": "annabel", "LOGNAME": "annabel", "HF_TOKEN": TOKEN, "SWARM_TOKEN": TOKEN, "HOME": str(tmp_path)}
+    who["PYTHONPATH"] = BARE  # frameworks take their time, and are looked at above
     command = swarm.start("doctor", "--report", "--mailbox", mailbox, **who)
     assert command.wait() == 1, "the settings have a fault"
     text = "\n".join(command.out)

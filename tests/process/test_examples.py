@@ -144,9 +144,8 @@ def test_torch_and_mlx_train_the_clients_of_one_fedavg(tmp_path: Path, state_dir
 def test_the_gpt_learns(tmp_path: Path, state_dir: Path) -> None:
     pytest.importorskip("torch")
     mailbox = make_mailbox(tmp_path)
-    program = Program(
-        EXAMPLES / "gpt2.py", "--tiny", "--mailbox", mailbox, "--rounds", "2", "--sync-every", "20", output=tmp_path / "gpt2.txt"
-    )
+    arguments = ("--tiny", "--mailbox", mailbox, "--rounds", "2", "--sync-every", "20")
+    program = Program(EXAMPLES / "gpt2.py", *arguments, output=tmp_path / "gpt2.txt")
     assert program.wait() == 0, program.text
     losses = [float(loss) for loss in re.findall(r"validation loss ([\d.]+)", program.text)]
     assert len(losses) == 2

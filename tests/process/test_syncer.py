@@ -21,7 +21,7 @@ from swarm.manifests import read_manifest
 from swarm.tape import Tape
 from tests.process.machines import Machine, check_mailbox, closed, make_mailbox, new_run
 
-pytest.importorskip("torch")
+pytest.importorskip("mlx.core")
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 SPEC = DiLoCo(sync_every=20, quorum_size=1, start_learners=1, beat_s=0.2, lease_s=2.0)
@@ -40,7 +40,7 @@ def started(mailbox: str, run: object, learner: str, role: Role, *, create: bool
         run.run,  # type: ignore[attr-defined]
         create=run if create else None,  # type: ignore[arg-type]
         learner_id=learner,
-        framework="torch",
+        framework="mlx",
         device="cpu",
         threads=1,
         role=role,
@@ -58,7 +58,7 @@ def tape(mailbox: str, run: str) -> Tape:
 
 
 def test_the_environment_has_no_framework(frameworkless: None) -> None:
-    done = subprocess.run([sys.executable, "-c", "import torch"], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", "import mlx.core"], capture_output=True, text=True, check=False)
     assert "ModuleNotFoundError" in done.stderr
 
 

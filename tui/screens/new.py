@@ -233,8 +233,8 @@ class NewScreen(LiveScreen):
             self._look()
 
     def _find_out(self, *, anew: bool = False) -> None:
-        """One at a time: whatever is typed meanwhile is looked at when it is done. What could not be measured is not tried again
-        at once."""
+        """One at a time: whatever is typed meanwhile is looked at when it is done. What could not be measured is tried again
+        after a while."""
         if not self._finding and not self.draft.problems and (anew or self._tried != self.draft):
             self._finding, self._tried = True, self.draft
             self.app.feed.ask(FindOut(self.draft, anew))
