@@ -27,10 +27,14 @@ async def checked(
     return await in_time(store, verify.verify(store, run=run, found=found, told=told))
 
 
-async def waste(location: str, text: str | None, *, told: Callable[[float], None]) -> tuple[Mailbox, Waste]:
+async def waste(
+    location: str, text: str | None, *, told: Callable[[float], None], to_free: bool = False
+) -> tuple[Mailbox, Waste]:
     """What nobody needs, of the mailbox or of the run that `text` names, with the mailbox that `free` frees it of. Raises
-    RunNotFound, MailboxError."""
+    RunNotFound, MailboxError; MailboxReadOnly at once if it is `to_free` that and cannot."""
     store = await opened(location)
+    if to_free:
+        await in_time(store, gc.check_writable(store))
     run = await _run(store, text)
     return store, await in_time(store, gc.look(store, run=run, told=told))
 

@@ -23,6 +23,7 @@ from swarm.core.manifest import Manifest
 from swarm.core.ranks import GenerationEnd, Plan
 from swarm.garbage import Garbage, What, job_steps, old_beats, old_checkpoints, old_job_checkpoints, superseded
 from swarm.mailbox.contract import STAGED, TRASHED, Mailbox
+from swarm.mailbox.folder import FolderMailbox
 from swarm.tape import Tape
 
 Kind: TypeAlias = What | Literal["staged"]
@@ -79,6 +80,13 @@ async def look(mailbox: Mailbox, *, run: str | None = None, told: Callable[[floa
         runs.append(await of_run(mailbox, each, heard.get(each.run), sizes))
     staged = {**await mailbox.sizes(STAGED), **await mailbox.sizes(TRASHED)} if run is None else {}
     return Waste(tuple(runs), staged)
+
+
+async def check_writable(mailbox: Mailbox) -> None:
+    """Raises MailboxReadOnly where it shows at once that nothing can be freed: in a folder. An object store tells it of each
+    object."""
+    if isinstance(folder := unsigned(mailbox), FolderMailbox):
+        await folder.check_writable()
 
 
 async def of_run(mailbox: Mailbox, found: Found, heard: Heard | None, sizes: Mapping[str, int]) -> RunGarbage:

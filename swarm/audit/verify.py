@@ -11,9 +11,10 @@ from swarm.audit.hashing import Reader
 from swarm.audit.jobs import Generations
 from swarm.audit.rounds import Rounds
 from swarm.audit.runs import Found, find, unsigned
+from swarm.core.errors import MailboxAway
 from swarm.core.finetune import FineTune
 from swarm.core.keys import RunKeys
-from swarm.mailbox.contract import Mailbox
+from swarm.mailbox.contract import STAGED, TRASHED, Mailbox
 from swarm.mailbox.signed import SignedMailbox, is_genuine
 from swarm.manifests import run_ids
 
@@ -54,6 +55,10 @@ async def verify(
         progress.known_bytes += sum((await plain.sizes(f"{RunKeys(each.run).root}/")).values())
     if run is None:
         known = {"record.json", *await run_ids(plain)}
+        for place in (STAGED, TRASHED):
+            if not await _is_there(plain, place):
+                report.faults += 1
+                found(_lost(mailbox.location, place))
         for name in await plain.names("runs/"):
             if name not in known:
                 report.unknown.setdefault("", f"runs/{name}")
@@ -63,6 +68,23 @@ async def verify(
         await _run(mailbox, each, reader, report, found, moved)
         report.runs += 1
     return report
+
+
+async def _is_there(plain: Mailbox, place: str) -> bool:
+    try:
+        await plain.sizes(place)
+    except MailboxAway:
+        await plain.open()  # else it is the whole share
+        return False
+    return True
+
+
+def _lost(location: str, place: str) -> Fault:
+    what = (
+        f"a folder of the mailbox, without which {'nothing can be written' if place == STAGED else 'no record can be deleted'}"
+    )
+    remedy = f"make an empty folder {place.rstrip('/')} in {location}, which all machines may write in"
+    return Fault(fault="missing", run="", key=place, what=what, remedy=remedy)
 
 
 async def _run(

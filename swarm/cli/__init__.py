@@ -43,6 +43,9 @@ COMMANDS = {
     "bench": ("bench:bench", "Measure what an exchange costs here."),
 }
 
+LOOKING = frozenset({"init", "runs", "status", "compare", "peers", "mailbox", "doctor"})
+"""Commands that start no worker and ask nobody: whatever a share does to them, they end at once (cli/aside.py)."""
+
 
 class Commands(click.Group):
     """Imports a command's module when it is asked for."""
@@ -94,7 +97,15 @@ def main() -> None:
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal that has no ∞ gets a ?
     if sys.stdout is None or sys.stderr is None:  # closed by whoever started us
         sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
-    sys.exit(run(sys.argv[1:]))
+    argv = sys.argv[1:]
+    if argv and argv[0] in LOOKING and sys.platform != "win32":
+        from swarm.cli.aside import aside
+
+        aside(lambda: run(argv))
+    code = run(argv)
+    if code == INTERRUPTED:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # once more, while the interpreter ends: it need not tell where
+    sys.exit(code)
 
 
 def run(argv: list[str]) -> int:
@@ -125,6 +136,7 @@ def _run(argv: list[str]) -> int:
         error.show(sys.stderr)
         return 2
     except (KeyboardInterrupt, click.Abort):
+        print("swarm: interrupted", file=sys.stderr)
         return INTERRUPTED
     except SwarmError as error:
         print(f"swarm: {_words(error)}", file=sys.stderr)

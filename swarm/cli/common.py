@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
+import os
 import shlex
+import signal
 import sys
+import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypedDict, TypeVar, cast
 
 import click
 
+from swarm.cli.aside import end_now
 from swarm.cli.specoptions import job_option
-from swarm.core.errors import UsageError
+from swarm.core.errors import INTERRUPTED, UsageError
 from swarm.core.joboptions import LearnerOptions, OwnerOptions, RunOptions
 from swarm.core.records import Role
 from swarm.core.sentences import plain
@@ -161,9 +166,70 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
 
 
-def wait_for(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine; Ctrl-C ends it at once, whatever the share does."""
-    return asyncio.run(work)
+def wait_for(work: Coroutine[Any, Any, T], *, asks: str = "") -> T:
+    """Run a coroutine; Ctrl-C cancels it, and a second one ends the process there and then. Of a mailbox that does not answer
+    it says once that it is waited for. `asks`: where the whole of it is one question, of which nothing else knows how old."""
+    from swarm.mailbox.waiting import SILENT_S, on_silence
+
+    told = False
+
+    def tell(location: str) -> None:
+        nonlocal told
+        if not told:
+            told = True
+            say(f"waiting for {plain(location, 300)} to answer (Ctrl-C ends this)")
+
+    async def telling() -> T:
+        on_silence.set(tell)
+        if asks:
+            asyncio.get_running_loop().call_later(SILENT_S, tell, asks)
+        return await work
+
+    if threading.current_thread() is not threading.main_thread():
+        return asyncio.run(telling())
+    with _Interrupts() as interrupts:
+        return asyncio.run(interrupts.cancelling(telling()))
+
+
+class _Interrupts:
+    """What Ctrl-C does to a coroutine, and what ends a job from outside as Ctrl-C does. asyncio's own way, a KeyboardInterrupt
+    out of wherever it is, leaves tasks that complain."""
+
+    def __init__(self) -> None:
+        self._came = False
+        self._cancel: Callable[[], object] | None = None
+        self._numbers: list[int] = []
+
+    def __enter__(self) -> _Interrupts:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.default_int_handler:
+                signal.signal(number, self._interrupted)
+                self._numbers.append(number)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number in self._numbers:
+            signal.signal(number, signal.default_int_handler)
+
+    def _interrupted(self, *_: object) -> None:
+        if self._came:
+            with contextlib.suppress(OSError):
+                os.write(2, b"\nswarm: interrupted\n")
+            end_now(INTERRUPTED)
+        self._came = True
+        if self._cancel is None:
+            raise KeyboardInterrupt
+        self._cancel()
+
+    async def cancelling(self, work: Coroutine[Any, Any, T]) -> T:
+        task, loop = asyncio.ensure_future(work), asyncio.get_running_loop()
+        self._cancel = functools.partial(loop.call_soon_threadsafe, task.cancel)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if self._came:
+                raise KeyboardInterrupt from None
+            raise
 
 
 def confirm(question: str, *, yes: bool) -> None:

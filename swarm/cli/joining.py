@@ -14,7 +14,7 @@ from swarm import api, refusals
 from swarm.advertising import discovers
 from swarm.api.joining import Joining, JoinWatch, settled_joining
 from swarm.api.offers import Offer, offered
-from swarm.cli.common import LearnerChoice, check_peers, put, say, where
+from swarm.cli.common import LearnerChoice, check_peers, put, say, wait_for, where
 from swarm.core.errors import MailboxAway, NotJoinable, UsageError
 from swarm.core.joining import SEEN, kept_out
 from swarm.core.sentences import plain
@@ -54,12 +54,12 @@ def ready(
     MailboxAway if its share is not mounted, NotJoinable."""
     known = _known(mailbox)
     offer = _offer(run, known, mailbox=mailbox, peers=peers, learner=learner)
-    found = asyncio.run(_looked(offer, known, learner))
+    found = wait_for(_looked(offer, known, learner))
     if found.unmounted:
         found = _mounted(found, offer, known, learner, mounting=mounting)
     if found.location is not None and (why := kept_out(found.ticks)):
         device = refusals.device_words(learner["framework"], learner["device"])
-        asyncio.run(refusals.tell(found.location, found.run, reason=why, role=learner["role"], device=device))
+        wait_for(refusals.tell(found.location, found.run, reason=why, role=learner["role"], device=device))
     if (
         found.manifest is not None
         and api.private(found.manifest.algorithm)
@@ -84,7 +84,7 @@ def check(run: str | None, *, mailbox: str | None, peers: Sequence[str], learner
     """Print the ticks; the exit code."""
     known = _known(mailbox)
     offer = _offer(run, known, mailbox=mailbox, peers=peers, learner=learner, ended=True)
-    found = asyncio.run(_looked(offer, known, learner))
+    found = wait_for(_looked(offer, known, learner))
     for tick in found.ticks:
         if as_json:
             put(
@@ -122,7 +122,7 @@ def _offer(
         listening=_listening,
         unanswered=lambda why: say(plain(why, 300)),
     )
-    return asyncio.run(look)
+    return wait_for(look)
 
 
 def _known(mailbox: str | None) -> tuple[str, ...]:
@@ -171,7 +171,7 @@ def _mounted(found: Joining, offer: Offer, known: tuple[str, ...], learner: Lear
     if command and found.way is not None and (problem := mount(found.way, quiet=not terminal)):
         say(f"it could not be mounted: {plain(problem, 300)}")
     say("waiting until it is mounted (Ctrl-C ends)")
-    found = asyncio.run(_appeared(offer, known, learner))
+    found = wait_for(_appeared(offer, known, learner))
     if found.unmounted:
         raise MailboxAway(f"{plain(found.name)}: its share was not mounted within {MOUNTED_S / 60:.0f} minutes")
     return found

@@ -126,7 +126,6 @@ def gc(dry_run: bool, now: bool, run: str | None, mailbox: str | None, as_json: 
     if dry_run and now:
         raise UsageError("--dry-run shows what --now frees: one of them")
     location, progress = where(mailbox), _Sight()
-    store_and_waste = mailboxes.waste(location, run, told=lambda s: say(f"is anybody there? (up to {s:.0f} s)"))
     gone: Counter[tuple[str, str]] = Counter()
     gone_bytes: Counter[tuple[str, str]] = Counter()
 
@@ -136,7 +135,9 @@ def gc(dry_run: bool, now: bool, run: str | None, mailbox: str | None, as_json: 
         progress.show(f"{gone.total()} objects, {amount(gone_bytes.total())} freed")
 
     async def work() -> mailboxes.Waste:
-        store, found = await store_and_waste
+        store, found = await mailboxes.waste(
+            location, run, told=lambda s: say(f"is anybody there? (up to {s:.0f} s)"), to_free=now
+        )
         if not now:
             for each in found.runs:
                 for what, sizes in each.sizes.items():

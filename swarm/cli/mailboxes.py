@@ -18,7 +18,7 @@ def init(dir: str, as_json: bool) -> None:
     folder, or the same URL: `swarm init` there remembers it.
     """
     location = where(dir)
-    ident = wait_for(init_mailbox(location))
+    ident = wait_for(init_mailbox(location), asks=location)
     remember(location)
     say(f"{location} is a mailbox (id {ident[:8]}…). Next: `swarm start diloco`, or `swarm tui`")
     if as_json:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from swarm.core.errors import FormatMismatch, MailboxCorrupt, RecordError
-from swarm.core.manifest import FORMAT
+from swarm.core.manifest import FORMAT, Marker
 
 MAX_RECORD_BYTES = 64 << 20  # a schema of a hundred thousand tensors fits; nothing larger is read
 
@@ -71,6 +71,21 @@ def decode_needed(data: bytes, type: type[T], *, where: str) -> T:
         return decode(data, type, where=where)
     except RecordError as error:
         raise MailboxCorrupt(str(error)) from error
+
+
+MARKER_LOST = "copy it back from a backup; without one, `swarm init` an empty folder or place and move all of runs/ there"
+"""No record of a run names its mailbox, so a run goes with its objects; and what a lost id was, none of them tells."""
+
+
+def marker_in(data: bytes, *, where: str) -> Marker:
+    """A mailbox's. Raises MailboxCorrupt, with what to do; FormatMismatch."""
+    try:
+        marker = decode_needed(data, Marker, where=where)
+    except MailboxCorrupt as error:
+        raise MailboxCorrupt(f"{error}: {MARKER_LOST}") from error
+    if marker.format != FORMAT:
+        raise FormatMismatch(theirs=marker.format, ours=FORMAT, where=where)
+    return marker
 
 
 def _json(line: bytes, type: type[T], where: str) -> T:

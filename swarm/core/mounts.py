@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -68,6 +69,26 @@ def with_parameters(mount: Mount, nfsstat: str) -> Mount:
     return msgspec.structs.replace(mount, options=f"{mount.options},{told[-1]}") if told else mount
 
 
+def with_smb_settings(mount: Mount, settings: Iterable[str]) -> Mount:
+    """`mount`, of SMB on macOS, whose table of mounts tells no options of SMB, with those of nsmb.conf(5) that count for it.
+    `settings`: what such files say, the system's before the user's, which wins over it; a server's section over [default]."""
+    server = mount.device.rpartition("@")[2].strip("/").partition("/")[0].lower()
+    found = {"dir_cache_max": "60", "dir_cache_min": "30", "soft": "no"}  # as nsmb.conf(5) has them
+    for text in settings:
+        sections: dict[str, dict[str, str]] = {}
+        section: dict[str, str] = {}
+        for line in text.splitlines():
+            name, equals, value = line.partition("#")[0].strip().partition("=")
+            if name.startswith("["):
+                section = sections.setdefault(name.strip("[]").strip().lower(), {})
+            elif equals:
+                section[name.strip()] = value.strip()
+        for where in ("default", server):
+            found |= {name: value for name, value in sections.get(where, {}).items() if name in found}
+    told = [f"{name}={value}" for name, value in found.items()]
+    return msgspec.structs.replace(mount, options=",".join([mount.options, *told]))
+
+
 def is_share(kind: str) -> bool:
     """Whether another machine serves file systems of this type."""
     return kind in (*_NFS, *_SMB, "afpfs", "9p", "virtiofs", "webdav", "ceph", "glusterfs") or "sshfs" in kind
@@ -91,6 +112,8 @@ def _options(mount: Mount, options: Mapping[str, str]) -> list[Tick]:
     """At most one tick, with all advice: what was measured on such mounts, and what the system does not tell."""
     advice: list[tuple[str, str]] = []  # what is so, what to mount with instead
     by_macos = _NEGATIVE in options or f"no{_NEGATIVE}" in options
+    if mount.kind == "smbfs" and "dir_cache_max" in options:
+        return _smb_of_macos(options)
     if by_macos:
         if "soft" in options:
             advice.append(("soft: calls fail with an error when the server is away for a while", "hard"))
@@ -121,9 +144,33 @@ def _options(mount: Mount, options: Mapping[str, str]) -> list[Tick]:
     return [warning("mount options", "; ".join(words for words, _ in advice), remedy, topic=TOPIC)]
 
 
+def _smb_of_macos(options: Mapping[str, str]) -> list[Tick]:
+    """By nsmb.conf(5) and mount_smbfs(8) alone: none of it was measured."""
+    wanted, words = [], []
+    late = [name for name in ("dir_cache_max", "dir_cache_min") if _seconds(options[name]) > LATE_S]
+    if late:
+        told = ", ".join(f"{name}={options[name]}" for name in late)
+        words.append(f"{told}: macOS may keep a folder's listing for so many seconds, and rounds are seen late")
+        wanted += [f"{name}={LATE_S if name == 'dir_cache_max' else 1}" for name in late]
+    if options["soft"] == "yes":
+        words.append("soft=yes: calls fail with an error when the server is away for a while")
+        wanted.append("soft=no")
+    if not wanted:
+        return [ok("mount options", _told(options), topic=TOPIC)]
+    lines = f"below a line [default]: {', '.join(wanted)}, each on a line of its own"
+    remedy = f"on this Mac, in /etc/nsmb.conf {lines}; then mount the share again"
+    return [warning("mount options", "; ".join(words), remedy, topic=TOPIC)]
+
+
+def _seconds(text: str) -> float:
+    """inf: it is no number of seconds that can be judged."""
+    return int(text) if text.isdecimal() else math.inf
+
+
 _KNOWN = (
     "vers", "hard", "soft", "softerr", "timeo", "retrans", "lookupcache", "noac", "actimeo", "acregmax", "acdirmax", "cache",
     "closetimeo", "proto", "local_lock", "nolock", "seal", "sign", "multichannel", "negnamecache", "nonegnamecache", "intr",
+    "dir_cache_max", "dir_cache_min",
 )  # fmt: skip
 
 

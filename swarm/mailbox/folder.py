@@ -24,7 +24,7 @@ class FolderMailbox(BlockingMailbox):
 
     def _made(self) -> FolderFiles:
         files = FolderFiles(self.location, progressed=self._threads.progressed)
-        self._sweeper = Sweeper(files)
+        self._folder, self._sweeper = files, Sweeper(files)
         return files
 
     @classmethod
@@ -34,6 +34,10 @@ class FolderMailbox(BlockingMailbox):
         The folder is made if its parent exists. Raises UsageError if there is something else in it, or no parent.
         """
         return await (threads or DaemonThreads()).run(init_folder, absolute(path))
+
+    async def check_writable(self) -> None:
+        """Raises MailboxReadOnly where nothing can be written, and so nothing deleted; other errors as any call."""
+        await self._threads.run(self._folder.check_writable)
 
     async def sweep(self, older_than_s: float) -> int:
         return await self._threads.run(self._sweeper.sweep, older_than_s, self._now())

@@ -17,10 +17,9 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TypeVar
 
-from swarm.core.errors import FormatMismatch, MailboxAway, MailboxCorrupt, MailboxError, MailboxMoved
+from swarm.core.errors import MailboxAway, MailboxCorrupt, MailboxError, MailboxMoved
 from swarm.core.keys import MARKER, is_key
-from swarm.core.lines import decode_needed
-from swarm.core.manifest import FORMAT, Marker
+from swarm.core.lines import marker_in
 from swarm.mailbox import disk
 from swarm.mailbox.contract import MAX_READ_BYTES, STAGED, TRASHED
 from swarm.mailbox.errnos import ABSENT, AGAIN, foreign
@@ -214,9 +213,7 @@ class FolderReader:
             data = disk.read_all(fd, found.st_size, self.progressed)
         finally:
             os.close(fd)
-        marker = decode_needed(data, Marker, where=f"{self.root}/{MARKER}")
-        if marker.format != FORMAT:
-            raise FormatMismatch(theirs=marker.format, ours=FORMAT, where=self.root)
+        marker = marker_in(data, where=f"{self.root}/{MARKER}")
         if self._id not in (None, marker.id):
             raise MailboxMoved(f"{self.root}: another mailbox than before ({marker.id[:8]}, not {str(self._id)[:8]})")
         self._id = marker.id

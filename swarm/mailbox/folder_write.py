@@ -22,7 +22,7 @@ from functools import partial
 from typing import TypeVar
 from uuid import uuid4
 
-from swarm.core.errors import MailboxAway, MailboxCorrupt, MailboxReadOnly
+from swarm.core.errors import MailboxAway, MailboxCorrupt, MailboxFull, MailboxReadOnly
 from swarm.core.keys import RECORD, is_key
 from swarm.mailbox import disk
 from swarm.mailbox.contract import Buffer, KeyOf, check_put_key
@@ -104,6 +104,13 @@ class FolderFiles(FolderReader):
             self.guard()  # else what is not there now would pass for deleted
         for folder in sorted(parents, reverse=True):
             self._prune(folder)
+
+    def check_writable(self) -> None:
+        """Raise MailboxReadOnly where nothing can be written. A full disk can."""
+        with suppress(MailboxFull), foreign(self.root):
+            self.guard()
+            with self._staged() as staged:
+                self._stage(staged, os.mkdir)
 
     @contextmanager
     def _staged(self) -> Iterator[Staged]:

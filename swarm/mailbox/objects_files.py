@@ -17,7 +17,6 @@ from uuid import uuid4
 
 from swarm.core.buckets import ObjectPlace
 from swarm.core.errors import (
-    FormatMismatch,
     MailboxAway,
     MailboxCorrupt,
     MailboxError,
@@ -28,8 +27,8 @@ from swarm.core.errors import (
     UsageError,
 )
 from swarm.core.keys import MARKER, is_key
-from swarm.core.lines import decode_needed, encode
-from swarm.core.manifest import FORMAT, Marker
+from swarm.core.lines import encode, marker_in
+from swarm.core.manifest import Marker
 from swarm.mailbox.contract import MAX_READ_BYTES, STAGED, TRASHED, Buffer, KeyOf
 from swarm.mailbox.disk import writable
 from swarm.mailbox.objects_put import TMP, Uploads
@@ -254,9 +253,7 @@ class ObjectFiles:
         data = self._whole(MARKER)
         if data is None:
             raise MailboxAway(f"{self.where}: no mailbox there")
-        marker = decode_needed(data, Marker, where=f"{self.where}: {MARKER}")
-        if marker.format != FORMAT:
-            raise FormatMismatch(theirs=marker.format, ours=FORMAT, where=self.where)
+        marker = marker_in(data, where=f"{self.where}: {MARKER}")
         if self._id not in (None, marker.id):
             raise MailboxMoved(f"{self.where}: another mailbox than before ({marker.id[:8]}, not {str(self._id)[:8]})")
         self._id, self._seen_s = marker.id, self._now()

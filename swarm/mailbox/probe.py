@@ -15,7 +15,7 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from swarm.core.buckets import is_objects
-from swarm.core.errors import MailboxFull, MailboxReadOnly, SwarmError
+from swarm.core.errors import MailboxCorrupt, MailboxFull, MailboxReadOnly, SwarmError
 from swarm.core.mounts import REFUSED, TOPIC, Mount, innermost, mount_ticks
 from swarm.core.sentences import amount, plain
 from swarm.core.ticks import Tick, checking, failed, ok, warning
@@ -212,6 +212,9 @@ def _file_system(root: str, mounts: Callable[[], Iterable[Mount]]) -> tuple[Tick
 def _mailbox(root: str) -> str:
     try:
         id = FolderFiles(root).open()
+    except MailboxCorrupt as error:
+        words, _, remedy = str(error).rpartition(": ")
+        raise CheckFailed(words, remedy) from error
     except SwarmError as error:
         raise CheckFailed(str(error), f"swarm init {root}, on one machine, unless another share belongs there") from error
     for name in (TMP, TRASH, RUNS):

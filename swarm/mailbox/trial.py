@@ -218,7 +218,9 @@ class _Trial:
                 remedy = "give an empty folder, or one that is to be made: nothing is tried among other files"
                 return [failed("mailbox", plain(words, 300), remedy, topic=TOPIC)]
             return [warning("mailbox", "none yet: the folder is empty", f"swarm init {self._root} makes it one", topic=TOPIC)]
-        except (MailboxCorrupt, FormatMismatch, RecordError) as error:
+        except MailboxCorrupt:
+            pass  # the quick check says what to do
+        except (FormatMismatch, RecordError) as error:
             return [failed("mailbox", str(error), "give another folder, or use the version of swarm that made it", topic=TOPIC)]
         return self._quick()
 

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
+import os
 import re
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from swarm.audit import gc as collecting
 from swarm.cli import run
+from swarm.core.errors import MailboxAway
 from swarm.core.records import Beat
 from swarm.mailbox.folder import FolderMailbox
 from swarm.mailbox.memory import MemoryStore
@@ -92,7 +99,72 @@ def test_an_empty_mailbox_and_none(swarm: Swarm, tmp_path: Path) -> None:
         assert swarm("mailbox", *words, "--mailbox", share) == 0
         assert "swarm init" in swarm.fails(1, "mailbox", *words, "--mailbox", str(tmp_path / "nothing"))
     (Path(share) / "mailbox/record.json").write_bytes(b"junk\n")
-    assert "mailbox/record.json" in swarm.fails(1, "mailbox", "verify", "--mailbox", share)
+    said = swarm.fails(1, "mailbox", "verify", "--mailbox", share)
+    assert "mailbox/record.json" in said
+    assert "copy it back from a backup" in said
+
+
+def test_what_is_said_of_a_lost_marker_works(swarm: Swarm, share: str, tmp_path: Path) -> None:
+    (Path(share) / "mailbox/record.json").write_bytes(b"junk\n")
+    assert "`swarm init` an empty folder or place and move all of runs/ there" in swarm.fails(1, "runs", "--mailbox", share)
+    other = make_mailbox(tmp_path / "other")
+    for path in (Path(share) / "runs").iterdir():
+        path.rename(Path(other) / "runs" / path.name)
+    assert swarm("mailbox", "verify", "--mailbox", other) == 0
+    assert swarm("status", "test-run", "--mailbox", other) == 0
+
+
+@pytest.mark.parametrize("place", ["tmp", "trash"])
+def test_a_folder_that_a_mailbox_lacks_is_a_fault_and_what_is_said_of_it_works(swarm: Swarm, share: str, place: str) -> None:
+    (Path(share) / place).rmdir()
+
+    async def used() -> None:
+        mailbox = FolderMailbox(share)
+        await mailbox.create(KEYS.control_record(1), b"x")
+        await mailbox.delete([KEYS.control_record(1)])
+
+    with pytest.raises(MailboxAway, match=f"no folder {place}/"):
+        asyncio.run(used())
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(Path(share) / KEYS.root / "control")  # what could be written, and not be deleted
+    assert swarm("mailbox", "verify", "--mailbox", share) == 1
+    (line,) = swarm.out.splitlines()
+    assert line.startswith("missing: a folder of the mailbox")
+    assert f"make an empty folder {place} in {share}" in line
+    (Path(share) / place).mkdir()
+    asyncio.run(used())
+    assert swarm("mailbox", "verify", "--mailbox", share) == 0
+
+
+def test_that_nothing_can_be_freed_is_said_before_anybody_is_listened_for(
+    swarm: Swarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = done()
+    rewrite(store, KEYS.beat("gone", 1, 0), Beat(phase="train"))  # has not left
+    share = lay(store, tmp_path / "share")
+    real = os.mkdir
+
+    def refused(error: int) -> Callable[..., None]:
+        def mkdir(path: str, *rest: Any, **more: Any) -> None:
+            if f"{share}/" in str(path):
+                raise OSError(error, os.strerror(error), path)
+            real(path, *rest, **more)
+
+        return mkdir
+
+    before = files(share)
+    for error, words in ((errno.EROFS, "Read-only file system"), (errno.EACCES, "this user may not write there")):
+        monkeypatch.setattr(os, "mkdir", refused(error))
+        said = swarm.fails(1, "mailbox", "gc", "--now", "--mailbox", share)
+        assert words in said
+        assert "is anybody there?" not in said
+    assert files(share) == before
+    shutil.rmtree(Path(share) / KEYS.root / "beats/gone")
+    assert swarm("mailbox", "gc", "--dry-run", "--mailbox", share) == 0
+    monkeypatch.setattr(os, "mkdir", refused(errno.ENOSPC))
+    assert swarm("mailbox", "gc", "--now", "--mailbox", share) == 0, "a full disk can be freed"
+    assert files(share) < before
+    assert [*(Path(share) / "tmp").iterdir()] == []
 
 
 def test_gc_shows_first_and_frees_what_it_showed(swarm: Swarm, share: str) -> None:

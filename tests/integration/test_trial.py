@@ -109,6 +109,7 @@ async def test_a_marker_that_is_damaged_is_no_empty_folder(tmp_path: Path) -> No
     found = await tried(tmp_path)
     assert list(found) == [*QUICK[:3], "verdict"]
     assert found["mailbox"].verdict == "failed"
+    assert found["mailbox"].remedy.startswith("copy it back from a backup")
 
 
 @pytest.mark.parametrize("kind", ["fuse.rclone", "dropbox"])

@@ -18,7 +18,7 @@ from swarm.core.specs import DiLoCo
 from swarm.host.paths import settings_file
 from swarm.mailbox.folder import FolderMailbox
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
-from swarm.mailbox.waiting import in_time
+from swarm.mailbox.waiting import in_time, on_silence
 from swarm.manifests import read_manifest
 from swarm.watch import HANG_S, LOOK_S, HomeWatch, RunWatch
 from tests.integration.handmade import evaluate, make_mailbox, make_run, manifest_of_another_format, write_rounds
@@ -198,12 +198,20 @@ def test_a_command_gives_up_on_a_share_that_hangs_and_not_on_a_slow_one() -> Non
         share = Share(store)
         share.hangs = asyncio.Event()
         clock = asyncio.get_running_loop().time
+        told: list[float] = []
+        on_silence.set(lambda location: told.append(clock() - started_s))
         started_s = clock()
         with pytest.raises(MailboxUnavailable, match="has not answered for 20 s"):
             await in_time(share, read_manifest(share, run))
         assert 20 <= clock() - started_s <= 21
         share.hangs, share.takes_s = None, 19.0
+        started_s = clock()
         assert (await in_time(share, read_manifest(share, run))).run == run
+        assert len(told) == 2
+        assert all(5 <= after_s <= 6 for after_s in told)
+        share.takes_s = 4.0
+        assert (await in_time(share, read_manifest(share, run))).run == run
+        assert len(told) == 2
 
     virtually(main())
 

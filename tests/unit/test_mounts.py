@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from swarm.core.mounts import Mount, innermost, mount_ticks, with_parameters
+from swarm.core.mounts import Mount, innermost, mount_ticks, with_parameters, with_smb_settings
 
 LOCAL = Mount(point="/", device="/dev/sda1", kind="ext4", options="rw,relatime")
 NFS = Mount(point="/mnt/nas", device="nas:/export", kind="nfs4", options="rw,vers=4.2,hard,lookupcache=pos")
@@ -100,6 +100,38 @@ def test_what_macos_mounts_tells_no_options_to_judge() -> None:
     told_by_macos = "rw,nodev,nosuid,automounted"
     for kind in ("nfs", "smbfs"):
         assert told(Mount(point="/Volumes/x", device="//annabel@nas/x", kind=kind, options=told_by_macos)) == WELL[:1]
+
+
+SMBFS = Mount(point="/Volumes/x", device="//annabel@NAS.local/x", kind="smbfs", options="rw,nodev,nosuid")
+SHORT = "[default]\ndir_cache_max = 5\ndir_cache_min=1\n"
+
+
+@pytest.mark.parametrize(
+    ("system", "user", "advice"),
+    [
+        ("", "", "dir_cache_max=5, dir_cache_min=1"),
+        (SHORT, "", ""),
+        ("", SHORT, ""),
+        (SHORT, "[default]\ndir_cache_max=60\n", "dir_cache_max=5"),
+        (f"[default]\ndir_cache_max=60\n[nas.local]\n{SHORT.partition(']')[2]}", "", ""),
+        ("[default]\ndir_cache_max=5\n", "", "dir_cache_min=1"),
+        ("[other.local]\ndir_cache_max=5\n", "", "dir_cache_max=5, dir_cache_min=1"),
+        (f"{SHORT}soft=yes # or so\n", "", "soft=no"),
+        (f"{SHORT}soft=yes\n", "[nas.local]\nsoft=no\n", ""),
+        ("soft\n[default\n=\n[]\ndir_cache_max=often\n", "", "dir_cache_max=5, dir_cache_min=1"),
+        (f"{SHORT}dir_cache_max=often\n", "", "dir_cache_max=5"),
+        (f"#{SHORT}", "", "dir_cache_max=5, dir_cache_min=1"),
+    ],
+)
+def test_smb_of_macos_is_judged_by_its_settings(system: str, user: str, advice: str) -> None:
+    mount = with_smb_settings(SMBFS, [system, user])
+    assert told(mount) == (NOT_WELL if advice else WELL)
+    last = mount_ticks("/Volumes/x", mount)[1]
+    if advice:
+        assert f"below a line [default]: {advice}, each" in last.remedy
+        assert "fstab" not in last.remedy
+    else:
+        assert last.detail == "soft=no, dir_cache_max=5, dir_cache_min=1"
 
 
 @pytest.mark.parametrize(
