@@ -60,10 +60,13 @@ class Bucket:
         self.mishaps: list[Mishap] = []
         self.requests: list[str] = []
         self.held: threading.Event | None = None  # requests wait for it
+        self.known: set[str] = set()  # access keys that it takes; none: any
         self.page = 0  # keys in one answer to a listing; 0: as many as ever
 
     def start(self) -> None:
         """Serve, on the port that was ours before if it was stopped."""
+        if self._server is not None:
+            return
         from werkzeug.serving import WSGIRequestHandler, make_server
 
         connections = self._connections
@@ -91,9 +94,12 @@ class Bucket:
 
     def stop(self) -> None:
         """As a machine that is switched off: connections break, others are refused."""
+        if self._server is None:
+            return
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
+        self._server = None
         for connection in list(self._connections):
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
@@ -129,8 +135,11 @@ class Bucket:
         with self._lock:
             self.requests.append(request)
             mishap = self._mishap(request)
-        if self.held is not None:
-            self.held.wait()
+        held = self.held
+        if held is not None:
+            held.wait()
+        if mishap is None and self.known and not self._knows(environ.get("HTTP_AUTHORIZATION", "")):
+            mishap = Mishap(".", status="403 Forbidden", code="InvalidAccessKeyId")
         if mishap is not None and mishap.kind == "refuse":
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
             return _answer(respond, mishap)
@@ -146,6 +155,9 @@ class Bucket:
             return answer
         self._asked(environ, lambda *args: lambda data: None)
         return _answer(respond, mishap)
+
+    def _knows(self, authorization: str) -> bool:
+        return any(f"Credential={key}/" in authorization for key in (*self.known, "somebody"))
 
     def _asked(self, environ: dict[str, Any], respond: Respond) -> list[bytes]:
         with self._turn:
