@@ -385,7 +385,7 @@ def _interest(run: RunState) -> tuple[int, str]:
 
 def _remedy(error: SwarmError, location: str) -> str:
     if isinstance(error, MailboxMoved):
-        return where_gone(location)
+        return where_gone(location, str(error))
     if isinstance(error, WAITED_OUT):
         return where_lost(location)
     return ""

@@ -268,7 +268,7 @@ class JoinWatch:
             self._lost = self._unfit = None
         else:
             self._set(location=location)
-            self._lost = Fault(str(error), where_gone(location))
+            self._lost = Fault(str(error), where_gone(location, str(error)))
 
     async def _read_manifest(self, location: str) -> None:
         """As it stands there, whoever signed it: what that means is a tick of its own."""

@@ -9,7 +9,6 @@ import msgspec
 
 from swarm import launcher
 from swarm.api.steering import learn_order, new_run
-from swarm.core.buckets import is_objects, scheme_of
 from swarm.core.errors import MailboxError, RunNotFound, UsageError, WorkerFailed
 from swarm.core.mounts import is_share
 from swarm.core.sentences import plain
@@ -92,9 +91,6 @@ async def look_at_folder(path: str) -> Folder:
         location = settings.mailbox_location(path)
     except UsageError as error:
         return Folder(path=path, ticks=(failed("folder", str(error), "give another one"),))
-    if scheme_of(location) and not is_objects(location):
-        words = f"{plain(location)} is no folder"
-        return Folder(path=path, ticks=(failed("folder", words, "mount the share, and give its folder"),))
     ticks, is_mailbox = await look(location, timeout_s=CHECK_S)
     return Folder(path=location, ticks=tuple(ticks), is_mailbox=is_mailbox)
 

@@ -15,6 +15,7 @@ from swarm.core.plaintext import plain
 
 SCHEME = "s3"
 NO_BUCKET = "there is no such bucket"
+BUCKET_FIRST = "see its name and the endpoint, or make it first, with the store's own tools"
 CREDENTIALS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 _EXAMPLE = "s3://bucket/prefix?endpoint=https://nas.local:9000"
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
@@ -58,8 +59,18 @@ def is_objects(location: str) -> bool:
 
 
 def canonical(location: str) -> str:
-    """A URL of an object store as `ObjectPlace.url` writes it, anything else as it is. Raises UsageError."""
-    return place_of(location).url if is_objects(location) else location
+    """A URL of an object store as `ObjectPlace.url` writes it, a folder's path as it is. Raises UsageError for what can be
+    neither, of which a folder would be made by mistake: what is blank, begins like such a URL, or is another one."""
+    text = location.strip()
+    if not text:
+        raise UsageError(f"no mailbox given: pass the path of the shared folder, or the URL of an object store, as {_EXAMPLE}")
+    if is_objects(text):
+        return place_of(text).url
+    if text[:3].lower() == f"{SCHEME}:":  # what follows may hold a secret
+        raise UsageError(f"{SCHEME}: without // is no URL of a mailbox: one is written {_EXAMPLE}")
+    if scheme := scheme_of(text):
+        raise UsageError(f"{scheme}:// is no mailbox: mount the share and pass its folder, or pass a URL as {_EXAMPLE}")
+    return location
 
 
 def masked(location: str) -> str:
@@ -69,9 +80,11 @@ def masked(location: str) -> str:
     return plain(_ANY_USER.sub(r"\1…@", _SHOWN_OPTION.sub(r"\1\2=…", location)), MAX_CHARACTERS)
 
 
-def where_gone(location: str) -> str:
-    """What to do when there is no mailbox at `location`."""
+def where_gone(location: str, said: str = "") -> str:
+    """What to do when there is no mailbox at `location`. `said`: the error that says so."""
     if is_objects(location):
+        if NO_BUCKET in said:
+            return BUCKET_FIRST
         return f"`swarm init {shlex.quote(location)}` makes a mailbox there"
     return f"is the share mounted? `swarm init {location}` makes a mailbox there"
 
@@ -79,7 +92,7 @@ def where_gone(location: str) -> str:
 def with_init(said: str, location: str) -> str:
     """An error of a mailbox that is not there, and what makes one."""
     if is_objects(location) and NO_BUCKET in said:
-        return said
+        return f"{said}: {BUCKET_FIRST}"
     return f"{said}{'' if said.endswith('?') else ':'} `swarm init {shlex.quote(location)}` makes one there"
 
 

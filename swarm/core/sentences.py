@@ -310,6 +310,8 @@ def amount(size_bytes: int) -> str:
         if size < 999.5:
             break
         size, unit = size / 1000, larger
+    if size_bytes == 1:
+        return "1 byte"
     return f"{size:.0f} {unit}" if unit == "bytes" or size >= 99.95 else f"{size:.{1 if size >= 9.995 else 2}f} {unit}"
 
 

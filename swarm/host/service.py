@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from swarm.core.buckets import canonical, is_objects, masked, scheme_of
 from swarm.core.errors import UsageError
 from swarm.host.children import python
 from swarm.host.keyfile import key_file
 from swarm.host.paths import settings_file, state_dir
+from swarm.host.settings import mailbox_location
 
 Manager = Literal["systemd", "launchd"]
 UNIT = "swarm.service"
@@ -73,18 +73,19 @@ def environment() -> dict[str, str]:
     if key is not None and key.expanduser().exists():
         found["SWARM_KEY_FILE"] = str(key)
     for name, value in found.items():
-        if name == "SWARM_MAILBOX" and scheme_of(value):
-            found[name] = _url(value)
+        if name == "SWARM_MAILBOX":
+            found[name] = _mailbox(value)
         elif name != "SWARM_DISCOVERY":
             found[name] = os.path.abspath(os.path.expanduser(value))
     return found if key is not None else found | {"SWARM_KEY_FILE": ""}  # an empty one says that there is none
 
 
-def _url(location: str) -> str:
+def _mailbox(location: str) -> str:
     """Raises UsageError for what may hold a secret: others can read a service's file."""
-    if not is_objects(location):
-        raise UsageError(f"SWARM_MAILBOX is {masked(location)}, which is no mailbox: a folder, or s3://bucket/prefix")
-    return canonical(location)
+    try:
+        return mailbox_location(location)
+    except UsageError as error:
+        raise UsageError(f"SWARM_MAILBOX: {error}") from None
 
 
 def systemd_unit(arguments: Sequence[str], *, nice: int, environment: Mapping[str, str]) -> str:

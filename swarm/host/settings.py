@@ -219,7 +219,8 @@ def mailbox_location(given: str | None) -> str:
     location = given or os.environ.get("SWARM_MAILBOX") or next(iter(load()[0].mailboxes), None)
     if not location:
         raise NoMailboxNamed("which mailbox? --mailbox DIR, SWARM_MAILBOX, or `swarm init DIR` to make one and remember it")
-    return canonical(location) if scheme_of(location) else absolute(location)
+    location = canonical(location)
+    return location if scheme_of(location) else absolute(location)
 
 
 def absolute(path: str) -> str:

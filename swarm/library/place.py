@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from swarm.core.buckets import with_init
+from swarm.core.buckets import NO_BUCKET, with_init
 from swarm.core.errors import MailboxAway, MailboxCorrupt, RunConfigMismatch, RunError, RunNotFound, UsageError
 from swarm.core.events import WorkerEvent
 from swarm.core.fragments import fitted
@@ -58,7 +58,8 @@ async def opened(place: Place, *, create: bool = False) -> Mailbox:
         await in_time(mailbox, mailbox.open())
     except MailboxAway as error:
         if not create:
-            raise MailboxAway(f"{with_init(str(error), location)}, and so does create_mailbox=True") from None
+            make = "" if NO_BUCKET in str(error) else ", and so does create_mailbox=True"
+            raise MailboxAway(f"{with_init(str(error), location)}{make}") from None
         await in_time(mailbox, init_mailbox(location))
         await in_time(mailbox, mailbox.open())
     return mailbox

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from swarm.core.buckets import is_objects, scheme_of
-from swarm.core.errors import UsageError
+from swarm.core.buckets import canonical, is_objects
 
 if TYPE_CHECKING:
     from swarm.core.trust import SwarmKey
@@ -19,10 +18,11 @@ def open_mailbox(location: str | Path, *, key: SwarmKey | None = None) -> Mailbo
     """The mailbox at `location`, a folder or the URL of an object store, still to be opened; with `key`, records are signed and
     checked. Raises UsageError for what is neither."""
     mailbox: Mailbox
-    if is_objects(_known(location)):
+    place = canonical(str(location))
+    if is_objects(place):
         from swarm.mailbox.objects import ObjectMailbox
 
-        mailbox = ObjectMailbox(str(location))
+        mailbox = ObjectMailbox(place)
     else:
         from swarm.mailbox.folder import FolderMailbox
 
@@ -36,19 +36,11 @@ def open_mailbox(location: str | Path, *, key: SwarmKey | None = None) -> Mailbo
 
 async def init_mailbox(location: str | Path) -> str:
     """Make the folder, or the place in a bucket, a mailbox, if it is none yet; the mailbox's id. Raises UsageError."""
-    if is_objects(_known(location)):
+    place = canonical(str(location))
+    if is_objects(place):
         from swarm.mailbox.objects import ObjectMailbox
 
-        return await ObjectMailbox.init(str(location))
+        return await ObjectMailbox.init(place)
     from swarm.mailbox.folder import FolderMailbox
 
     return await FolderMailbox.init(location)
-
-
-def _known(location: str | Path) -> str:
-    if not str(location):
-        raise UsageError("no mailbox given: pass the path of the shared folder, or the URL of an object store")
-    scheme = scheme_of(str(location))
-    if scheme and not is_objects(str(location)):
-        raise UsageError(f"{scheme}:// is no mailbox: mount the share and pass its folder, or pass s3://bucket/prefix")
-    return str(location)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
-from swarm.core.buckets import ObjectPlace
+from swarm.core.buckets import BUCKET_FIRST, ObjectPlace
 from swarm.core.errors import (
     MailboxAway,
     MailboxCorrupt,
@@ -33,7 +33,7 @@ from swarm.mailbox.contract import MAX_READ_BYTES, STAGED, TRASHED, Buffer, KeyO
 from swarm.mailbox.disk import writable
 from swarm.mailbox.objects_put import TMP, Uploads
 from swarm.mailbox.objects_race import LIAR, check_exclusive
-from swarm.mailbox.objects_store import Stores, connect, foreign, out_of_range
+from swarm.mailbox.objects_store import Stores, connect, foreign, out_of_range, renewed
 from swarm.mailbox.objects_sweep import ObjectSweeper, lying
 
 RUNS = "runs"
@@ -77,21 +77,22 @@ class ObjectFiles:
         try:
             others = self.others()
         except MailboxAway as error:
-            raise UsageError(f"{error}: make it first, with the store's own tools") from error
+            raise UsageError(f"{error}: {BUCKET_FIRST}") from error
         if others and "mailbox" not in others:  # else made by another machine meanwhile
             words = f"{', '.join(others[:3])}{', …' * (len(others) > 3)}"
             raise UsageError(f"{self.where} is no mailbox and not empty: {words}; add a prefix of its own: s3://bucket/prefix")
         stores = self.stores
         check_exclusive(stores, self.where)
         marker = encode(Marker(id=uuid4().hex), nonce=uuid4().hex)
-        with suppress(FileExistsError), foreign(self.where, writing=True, answers=(FileExistsError,)):
+        with suppress(FileExistsError), foreign(stores.where, writing=True, answers=(FileExistsError,)):
             stores.obstore.put(stores.small, MARKER, marker, mode="create")
         return self.open()
 
     def others(self) -> list[str]:
         """Names at the top of the place, but for tmp/."""
-        with foreign(self.where):
-            found = self.stores.obstore.list_with_delimiter(self.stores.small)
+        stores = self.stores
+        with foreign(stores.where):
+            found = stores.obstore.list_with_delimiter(stores.small)
         return sorted({*found["common_prefixes"], *(each["path"] for each in found["objects"])} - {TMP})
 
     def open(self) -> str:
@@ -121,7 +122,7 @@ class ObjectFiles:
         """None: it is neither here nor there: another's creation is under way, or it was deleted just now."""
         created = False
         try:
-            with foreign(self.where, writing=True, answers=(FileExistsError,)):
+            with foreign(stores.where, writing=True, answers=(FileExistsError,)):
                 stores.obstore.put(stores.small, key, record, mode="create")
             created = True
         except FileExistsError:
@@ -150,7 +151,7 @@ class ObjectFiles:
         view = writable(buffer, offset)
         stores = self._guarded()
         try:
-            with foreign(self.where, answers=(FileNotFoundError,)):
+            with foreign(stores.where, answers=(FileNotFoundError,)):
                 try:
                     if len(view):
                         return self._read_into(stores, key, offset, view)
@@ -185,7 +186,7 @@ class ObjectFiles:
         # A store may list from there on only, by itself; what it cannot be asked for is left out here.
         offset = after.rstrip("/") if is_key(after.rstrip("/")) else None
         keys: dict[str, int] = {}
-        with foreign(self.where):
+        with foreign(stores.where):
             for page in stores.obstore.list(stores.small, prefix or None, offset=offset, chunk_size=1000):
                 keys.update((each["path"], each["size"]) for each in page)
                 self._progressed()
@@ -198,7 +199,7 @@ class ObjectFiles:
         stores = self._guarded()
         if prefix == TRASHED:
             return {}
-        with foreign(self.where):
+        with foreign(stores.where):
             return {key: found[0] for (key, _), found in lying(stores, self.place).items()}
 
     def lists(self, requests: Sequence[tuple[str, str]]) -> Sequence[Sequence[str]]:
@@ -217,7 +218,7 @@ class ObjectFiles:
         if prefix and not prefix.startswith((f"{RUNS}/", "mailbox/")):
             return []
         stores = self._guarded()
-        with foreign(self.where):
+        with foreign(stores.where):
             found = stores.obstore.list_with_delimiter(stores.small, prefix or None)
         paths = (*found["common_prefixes"], *(each["path"] for each in found["objects"]))
         names = {path[len(prefix) :] for path in paths if path.startswith(prefix)}
@@ -226,12 +227,12 @@ class ObjectFiles:
     def delete(self, keys: Sequence[str]) -> None:
         stores = self._guarded()
         if keys:
-            with suppress(FileNotFoundError), foreign(self.where, writing=True, answers=(FileNotFoundError,)):
+            with suppress(FileNotFoundError), foreign(stores.where, writing=True, answers=(FileNotFoundError,)):
                 stores.obstore.delete(stores.small, list(keys))
 
     def sweep(self, older_than_s: float) -> int:
         stores = self._guarded()
-        with foreign(self.where, writing=True):
+        with foreign(stores.where, writing=True):
             return self._sweeper.sweep(stores, self.place, older_than_s, now_s=self._now(), staging=self._uploads.staging)
 
     @property
@@ -243,13 +244,15 @@ class ObjectFiles:
 
     def _guarded(self) -> Stores:
         """Raise MailboxMoved unless the mailbox is still the one that was opened, as far as was seen not long ago."""
-        stores = self.stores
         if self._seen_s is None or self._now() - self._seen_s >= self._guard_s:
             self._read_marker()
-        return stores
+        return self.stores
 
     def _read_marker(self) -> tuple[str, bytes]:
         """The mailbox's id, and the marker as it is."""
+        with self._connecting:
+            if self._connected is not None:
+                self._connected = renewed(self._connected, self.place)
         data = self._whole(MARKER)
         if data is None:
             raise MailboxAway(f"{self.where}: no mailbox there")
@@ -264,7 +267,7 @@ class ObjectFiles:
         stores = self.stores
         for _ in range(2):  # once it may have been deleted just now
             try:
-                with foreign(self.where, writing=True, answers=(FileExistsError,)):
+                with foreign(stores.where, writing=True, answers=(FileExistsError,)):
                     stores.obstore.put(stores.small, MARKER, marker, mode="create")
             except FileExistsError:
                 self._exclusive = True
@@ -274,7 +277,7 @@ class ObjectFiles:
     def _whole(self, key: str) -> bytes | None:
         stores: Any = self.stores
         try:
-            with foreign(self.where, answers=(FileNotFoundError,)):
+            with foreign(stores.where, answers=(FileNotFoundError,)):
                 found = stores.obstore.get(stores.small, key)
                 size = found.meta["size"]
                 if size > MAX_READ_BYTES:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from swarm.core.buckets import CREDENTIALS, ObjectPlace, place_of, where_gone
+from swarm.core.buckets import BUCKET_FIRST, CREDENTIALS, ObjectPlace, place_of, where_gone
 from swarm.core.errors import MailboxAway, MailboxError, MailboxFull, MailboxReadOnly, NotInstalled, SwarmError, UsageError
 from swarm.core.mounts import TOPIC
 from swarm.core.sentences import plain
@@ -113,7 +113,7 @@ class _Probe:
         try:
             self.files.others()
         except MailboxAway as error:
-            raise CheckFailed(str(error), "make the bucket first, with the store's own tools, or see its name") from error
+            raise CheckFailed(str(error), BUCKET_FIRST) from error
         server = urlsplit(self._stores.endpoint).netloc or "Amazon S3"
         secure = "" if not self._stores.endpoint.startswith("http://") else ", not encrypted on the way"
         return f"bucket {self._place.bucket} at {server}{secure}"
@@ -154,7 +154,7 @@ class _Probe:
                 self._put(key, b"probe")
             else:
                 self._delete(key)
-            with foreign(self._place.url):
+            with foreign(self._stores.where):
                 pages = other.obstore.list(other.small, f"{TMP}/").collect()
             if (key in {each["path"] for each in pages}) != (what == "written"):
                 self._delete(key)
@@ -193,7 +193,7 @@ class _Probe:
         obstore, small = self._stores.obstore, self._stores.small
 
         def listed() -> None:
-            with foreign(self._place.url):
+            with foreign(self._stores.where):
                 obstore.list(small, f"{TMP}/").collect()
 
         calls: list[Callable[[], object]] = [
@@ -214,15 +214,15 @@ class _Probe:
         return [later - earlier for earlier, later in itertools.pairwise(times_s)]
 
     def _put(self, key: str, data: bytes, *, mode: str = "overwrite") -> None:
-        with foreign(self._place.url, writing=True):
+        with foreign(self._stores.where, writing=True):
             self._stores.obstore.put(self._stores.small, key, data, mode=mode)
 
     def _get(self, key: str) -> bytes:
-        with foreign(self._place.url):
+        with foreign(self._stores.where):
             return bytes(self._stores.obstore.get(self._stores.small, key).bytes())
 
     def _delete(self, key: str) -> None:
-        with suppress(FileNotFoundError), foreign(self._place.url, writing=True, answers=(FileNotFoundError,)):
+        with suppress(FileNotFoundError), foreign(self._stores.where, writing=True, answers=(FileNotFoundError,)):
             self._stores.obstore.delete(self._stores.small, key)
 
 
@@ -233,7 +233,7 @@ def speed(url: str, *, limit_s: float, now: Callable[[], float] = time.monotonic
     key, data = f"{TMP}/{uuid4().hex}", b"\0" * (256 << 10)
     began_s = now()
     try:
-        with foreign(place.url, writing=True):
+        with foreign(stores.where, writing=True):
             while True:
                 before_s = now()
                 stores.obstore.put(stores.parts, key, data, use_multipart=False)
@@ -245,6 +245,6 @@ def speed(url: str, *, limit_s: float, now: Callable[[], float] = time.monotonic
             read = bytes(stores.obstore.get(stores.parts, key).bytes())
             read_s = now() - before_s
     finally:
-        with suppress(MailboxError), foreign(place.url):
+        with suppress(MailboxError), foreign(stores.where):
             stores.obstore.delete(stores.small, key)
     return len(data) / max(write_s, 1e-9), len(read) / max(read_s, 1e-9)

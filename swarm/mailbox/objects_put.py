@@ -40,7 +40,7 @@ class Uploads:
         if len(first) >= PART_BYTES and (second := _gather(pieces)):
             return self._put_large(stores, name, (first, second), pieces)
         final = name()
-        with foreign(self._where, writing=True):
+        with foreign(stores.where, writing=True):
             stores.obstore.put(stores.parts, final, bytes(first), use_multipart=False)
         return final
 
@@ -53,13 +53,13 @@ class Uploads:
         size, open_ = 0, True
         try:
             for part in _parts(begun, pieces):
-                with foreign(self._where, writing=True):
+                with foreign(stores.where, writing=True):
                     writer.write(part)
                 size += len(part)
                 self._progressed()
             final = name()
             open_ = False
-            with foreign(self._where, writing=True):
+            with foreign(stores.where, writing=True):
                 writer.close()
             self._progressed()
             self._copy(stores, staged, final, size)
@@ -74,7 +74,7 @@ class Uploads:
 
     def _copy(self, stores: Stores, staged: str, final: str, size: int) -> None:
         try:
-            with foreign(self._where, writing=True, answers=(FileNotFoundError,)):
+            with foreign(stores.where, writing=True, answers=(FileNotFoundError,)):
                 if size <= COPY_BYTES:
                     stores.obstore.copy(stores.parts, staged, final)
                 else:
@@ -94,7 +94,7 @@ class Uploads:
         writer.close()  # not reached, there is no object
 
     def _discard(self, stores: Stores, staged: str, writer: Any = None) -> None:
-        with suppress(MailboxError), foreign(self._where, writing=True):
+        with suppress(MailboxError), foreign(stores.where, writing=True):
             if writer is not None:
                 writer.close()
             stores.obstore.delete(stores.small, staged)

@@ -23,7 +23,7 @@ def check_exclusive(stores: Stores, where: str, racers: int = RACERS) -> None:
 
     def bid(n: int) -> None:
         try:
-            with foreign(where, writing=True, answers=(FileExistsError,)):
+            with foreign(stores.where, writing=True, answers=(FileExistsError,)):
                 stores.obstore.put(stores.small, key, bids[n], mode="create")
             won.append(n)
         except FileExistsError:
@@ -40,12 +40,12 @@ def check_exclusive(stores: Stores, where: str, racers: int = RACERS) -> None:
         bid(racers)  # and one that comes late
         if errors:
             raise errors[0]
-        with foreign(where, answers=(FileNotFoundError,)):
+        with foreign(stores.where, answers=(FileNotFoundError,)):
             found = bytes(stores.obstore.get(stores.small, key).bytes())
     except FileNotFoundError:
         found = b""
     finally:
-        with suppress(MailboxError), foreign(where):
+        with suppress(MailboxError), foreign(stores.where):
             stores.obstore.delete(stores.small, key)
     # Several at once may all be told to come again; then the late one wins. One whose reply is lost asks again, and is told
     # that it comes too late: then what is there says who won.

@@ -42,6 +42,7 @@ _ELSEWHERE = (  # where obstore finds credentials by itself
     "AWS_WEB_IDENTITY_TOKEN_FILE",
 )
 _NONE = f"no credentials for it: set {CREDENTIALS}, or put them into ~/.aws/credentials"
+_RIGHTS = f"the bucket's owner gives the rights to list, read, write and delete; or see {CREDENTIALS}"
 _METADATA = "169.254.169.254"  # what obstore asks last, on Amazon's machines: elsewhere there are none
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>\s*(\w{1,80})\s*</Code>")
@@ -79,6 +80,7 @@ class Stores:
     endpoint: str  # '': Amazon's
     region: str
     credentials: Credentials | None
+    where: str  # as errors say it: also which server was asked, where the URL does not tell
 
 
 def connect(place: ObjectPlace, environ: Mapping[str, str] | None = None) -> Stores:
@@ -124,9 +126,25 @@ def connect(place: ObjectPlace, environ: Mapping[str, str] | None = None) -> Sto
         )
 
     try:
-        return Stores(obstore, store(SMALL_S), store(PART_S), endpoint, region, credentials)
+        return Stores(obstore, store(SMALL_S), store(PART_S), endpoint, region, credentials, _where(place, endpoint))
     except (obstore.exceptions.BaseError, ValueError) as error:
         raise UsageError(f"{place.url}: {_words(str(error))}") from error
+
+
+def renewed(stores: Stores, place: ObjectPlace, environ: Mapping[str, str] | None = None) -> Stores:
+    """`stores`, or new ones if other credentials are there by now: whoever hands out some that last for hours writes them into
+    their file again and again. Asks nobody."""
+    environ = os.environ if environ is None else environ
+    try:
+        if _credentials(place, stores.endpoint, environ) != stores.credentials:
+            return connect(place, environ)
+    except UsageError:  # just being written
+        pass
+    return stores
+
+
+def _where(place: ObjectPlace, endpoint: str) -> str:
+    return place.url if place.endpoint else f"{place.url} at {endpoint or 'Amazon S3'}"
 
 
 def _credentials(place: ObjectPlace, endpoint: str, environ: Mapping[str, str]) -> Credentials | None:
@@ -237,13 +255,15 @@ def mapped(error: Exception, location: str, *, writing: bool = False) -> Mailbox
     if status == 507 or _FULL.search(code):
         return MailboxFull(f"{location}: no room left ({code or status})")
     if code in _REFUSED or status == 401:
-        return MailboxUnavailable(f"{location}: the store refuses these credentials ({code or status}): see {CREDENTIALS}")
+        more = " (and AWS_SESSION_TOKEN)" if "Token" in code else ""
+        words = f"the store refuses these credentials ({code or status}): see {CREDENTIALS}{more}, or ~/.aws/credentials"
+        return MailboxUnavailable(f"{location}: {words}")
     if code == "RequestTimeTooSkewed":
         return MailboxUnavailable(f"{location}: this machine's clock is too far from the store's: set it right")
     if status == 403 or type(error).__name__ == "PermissionDeniedError":
-        if writing:
-            return MailboxReadOnly(f"{location}: these credentials may not write there ({code or status})")
-        return MailboxUnavailable(f"{location}: these credentials may not read there ({code or status})")
+        # Amazon says so, too, of an object that is not there, to whoever may not list.
+        may_not, kind = ("write", MailboxReadOnly) if writing else ("read or list", MailboxUnavailable)
+        return kind(f"{location}: these credentials may not {may_not} there ({code or status}): {_RIGHTS}")
     if status == 501 or code == "NotImplemented":
         return MailboxCorrupt(f"{location}: this store cannot do what a mailbox needs (conditional writes, multipart uploads)")
     if status in (301, 307) or code in ("PermanentRedirect", "AuthorizationHeaderMalformed") or "LOCATION" in text:

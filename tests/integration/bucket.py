@@ -6,13 +6,14 @@ requests take turns here, and it keeps its word; `deaf` it does not.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import logging
 import os
 import re
+import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -41,13 +42,15 @@ class Mishap:
 
 
 class Bucket:
-    """A server with one bucket in it at first."""
+    """A server with one bucket in it at first. What it holds outlasts its being stopped."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
         self._turn = threading.Lock()
         self._lock = threading.Lock()
         self.endpoint = ""
+        self._server: Any = None
+        self._connections: set[socket.socket] = set()
         self.name = f"b{uuid4().hex[:12]}"
         self.calm()
 
@@ -57,7 +60,49 @@ class Bucket:
         self.mishaps: list[Mishap] = []
         self.requests: list[str] = []
         self.held: threading.Event | None = None  # requests wait for it
+        self.known: set[str] = set()  # access keys that it takes; none: any
         self.page = 0  # keys in one answer to a listing; 0: as many as ever
+
+    def start(self) -> None:
+        """Serve, on the port that was ours before if it was stopped."""
+        if self._server is not None:
+            return
+        from werkzeug.serving import WSGIRequestHandler, make_server
+
+        connections = self._connections
+
+        class Handler(WSGIRequestHandler):
+            protocol_version = "HTTP/1.1"  # connections are kept
+
+            def setup(self) -> None:
+                super().setup()
+                connections.add(self.connection)
+
+            def finish(self) -> None:
+                connections.discard(self.connection)
+                with contextlib.suppress(OSError):  # broken from here
+                    super().finish()
+
+            def log(self, type: str, message: str, *args: Any) -> None: ...
+
+        port = int(self.endpoint.rpartition(":")[2] or 0)
+        self._server = make_server("127.0.0.1", port, self, threaded=True, request_handler=Handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        self._thread.start()
+        self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
+
+    def stop(self) -> None:
+        """As a machine that is switched off: connections break, others are refused."""
+        if self._server is None:
+            return
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+        self._server = None
+        for connection in list(self._connections):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
     def url(self, prefix: str = "") -> str:
         place = f"s3://{self.name}/{prefix}" if prefix else f"s3://{self.name}"
@@ -90,8 +135,11 @@ class Bucket:
         with self._lock:
             self.requests.append(request)
             mishap = self._mishap(request)
-        if self.held is not None:
-            self.held.wait()
+        held = self.held
+        if held is not None:
+            held.wait()
+        if mishap is None and self.known and not self._knows(environ.get("HTTP_AUTHORIZATION", "")):
+            mishap = Mishap(".", status="403 Forbidden", code="InvalidAccessKeyId")
         if mishap is not None and mishap.kind == "refuse":
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
             return _answer(respond, mishap)
@@ -107,6 +155,9 @@ class Bucket:
             return answer
         self._asked(environ, lambda *args: lambda data: None)
         return _answer(respond, mishap)
+
+    def _knows(self, authorization: str) -> bool:
+        return any(f"Credential={key}/" in authorization for key in (*self.known, "somebody"))
 
     def _asked(self, environ: dict[str, Any], respond: Respond) -> list[bytes]:
         with self._turn:
@@ -129,27 +180,16 @@ def _answer(respond: Respond, mishap: Mishap) -> list[bytes]:
     return [body]
 
 
-@contextmanager
+@contextlib.contextmanager
 def serve() -> Iterator[Bucket]:
     os.environ["S3_UPLOAD_PART_MIN_SIZE"] = "1"  # so that a payload in parts need not be large
     from moto.moto_server.werkzeug_app import create_backend_app
-    from werkzeug.serving import WSGIRequestHandler, make_server
-
-    class Handler(WSGIRequestHandler):
-        protocol_version = "HTTP/1.1"  # connections are kept
-
-        def log(self, type: str, message: str, *args: Any) -> None: ...
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     bucket = Bucket(create_backend_app("s3"))
-    server = make_server("127.0.0.1", 0, bucket, threaded=True, request_handler=Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    bucket.endpoint = f"http://127.0.0.1:{server.server_port}"
+    bucket.start()
     bucket.write("", b"")  # makes the bucket
     try:
         yield bucket
     finally:
-        server.shutdown()
-        thread.join()
+        bucket.stop()

@@ -30,7 +30,8 @@ def tree(path: Path) -> list[str]:
         ("full/notes.txt", "is not a folder", False),
         ("none/new", "there is no folder", False),
         ("Dropbox/new", "is in a folder of Dropbox", False),
-        ("gs://bucket", "is no folder", False),
+        ("gs://bucket", "gs:// is no mailbox: mount the share", False),
+        ("s3:home", "one is written s3://bucket/prefix", False),
     ],
 )
 async def test_a_folder_is_looked_at_and_left_as_it_was(tmp_path: Path, place: str, words: str, good: bool) -> None:
@@ -39,7 +40,7 @@ async def test_a_folder_is_looked_at_and_left_as_it_was(tmp_path: Path, place: s
     (tmp_path / "full" / "notes.txt").touch()
     await init_mailbox(tmp_path / "mailbox")
     before = tree(tmp_path)
-    found = await look_at_folder(place if "://" in place else str(tmp_path / place))
+    found = await look_at_folder(place if ":" in place else str(tmp_path / place))
     assert tree(tmp_path) == before
     assert (found.fault is None) is good
     assert found.is_mailbox is (place == "mailbox")

@@ -170,7 +170,8 @@ def test_text_of_other_machines_cannot_paint_the_terminal() -> None:
 
 @pytest.mark.parametrize(
     ("size", "words"),
-    [(0, "0 bytes"), (999, "999 bytes"), (1000, "1.00 kB"), (9994, "9.99 kB"), (9996, "10.0 kB"), (99_960, "100 kB"),
+    [(0, "0 bytes"), (1, "1 byte"), (2, "2 bytes"), (999, "999 bytes"), (1000, "1.00 kB"), (9994, "9.99 kB"),
+     (9996, "10.0 kB"), (99_960, "100 kB"),
      (999_400, "999 kB"), (999_600, "1.00 MB"), (1 << 30, "1.07 GB"), (20 << 30, "21.5 GB"), (1 << 40, "1.10 TB")],
 )  # fmt: skip
 def test_a_size_in_three_digits(size: int, words: str) -> None:

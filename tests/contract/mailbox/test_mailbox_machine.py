@@ -1,15 +1,16 @@
 """The mailbox against a model, a dict of key → bytes, with faults: any call may fail before its effect, or after it without
-a reply, and is then repeated; and in a folder any of the system's calls that it makes. The repeated call's answer, and what
-every machine then sees, are the model's.
+a reply, and is then repeated; and in a folder any of the system's calls that it makes, in a bucket any of its requests. The
+repeated call's answer, and what every machine then sees, are the model's.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -23,24 +24,28 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from swarm.core.errors import MailboxError, MailboxFull, MailboxUnavailable
 from swarm.core.keys import MARKER
 from swarm.core.lines import encode
+from swarm.core.manifest import Marker
 from swarm.core.trust import SwarmKey
 from swarm.mailbox.contract import Mailbox
 from swarm.mailbox.faults import Fault, FaultyMailbox
 from swarm.mailbox.folder import FolderMailbox
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
+from swarm.mailbox.objects import ObjectMailbox
 from swarm.mailbox.signed import SignedMailbox
 from tests.contract.mailbox.system import Faults
+from tests.integration.bucket import Bucket, Mishap
 
 RECORDS = [f"runs/r{r}/{kind}/{n:03d}/record.json" for r in (1, 2) for kind in ("claims", "rounds-x") for n in range(2)]
 OBJECTS = [f"runs/r{r}/{name}" for r in (1, 2) for name in ("beats/a/1", "beats/a-b/1", "beats.x/1", "blobs/0/x.safetensors")]
 PREFIXES = ["", "runs/", "runs/r1/", "runs/r1/claims/", "runs/r1/beats/", "runs/r1/beats/a/", "runs/r3/"]
 AFTERS = ["", *RECORDS, *OBJECTS, "runs/r1/beats/a", "runs/r1/claims/000", "runs/r1/z", "runs/r2"]
+REQUESTS = 8  # of one call to a store, at most
 FAULTS = [None, None, "fail", "lose", "tear"]
 
 
 @dataclass(frozen=True)
 class Glitch:
-    """Number `at` of the system's calls fails, before its effect or after it."""
+    """Number `at` of the system's calls, or of the requests to a store, fails, before its effect or after it."""
 
     at: int
     error: int
@@ -78,17 +83,22 @@ class Quick(FolderMailbox):
 
 
 class Contract(RuleBasedStateMachine):
-    def __init__(self, kind: str, folder: Path, system: Faults) -> None:
+    def __init__(self, kind: str, folder: Path, system: Faults, bucket: Bucket | None = None) -> None:
         super().__init__()
-        self.kind, self.system = kind, system
+        self.kind, self.system, self.bucket = kind, system, bucket
         self.loop = asyncio.new_event_loop()
         self.machines: list[FaultyMailbox] = []
         memory = MemoryStore()
         path = folder / uuid4().hex
         if kind == "folder":
             self.wait(FolderMailbox.init(path))
+        if bucket is not None:
+            bucket.calm()
+            bucket.write(f"{path.name}/{MARKER}", encode(Marker(id=path.name), nonce=""))
         for _ in range(2):
             inner: Mailbox = Quick(path) if kind == "folder" else MemoryMailbox(memory)
+            if bucket is not None:
+                inner = ObjectMailbox(bucket.url(path.name))
             if kind == "signed":
                 inner = SignedMailbox(inner, SwarmKey(bytes(range(32))))
             self.wait(inner.open())
@@ -107,13 +117,8 @@ class Contract(RuleBasedStateMachine):
         """The call's answer; asked again until there is one, as every caller does."""
         if isinstance(fault, Glitch):
             self.machines[machine].plan = []
-            self.system.plan(fault.at, fault.error, fault.after)
-            try:
+            with self.glitch(fault):
                 return self.wait(call())
-            except MailboxError:
-                assert self.system.hit, "what fails has a cause"
-            finally:
-                self.system.plan(-1, 0, False)
         elif fault is not None:
             error = MailboxFull if fault == "tear" else MailboxUnavailable
             self.machines[machine].plan = [Fault(fault, error=error)]
@@ -122,6 +127,23 @@ class Contract(RuleBasedStateMachine):
             assert self.machines[machine].plan[0].count == 0
         self.machines[machine].plan = []
         return self.wait(call())
+
+    @contextlib.contextmanager
+    def glitch(self, fault: Glitch) -> Iterator[None]:
+        """While it may come. It is what an error of ours comes from."""
+        mishap = Mishap(".", "lose" if fault.after else "refuse", skip=fault.at % REQUESTS)
+        if self.bucket is not None:
+            self.bucket.mishaps = [mishap]
+        else:
+            self.system.plan(fault.at, fault.error, fault.after)
+        try:
+            yield
+        except MailboxError:
+            assert self.system.hit if self.bucket is None else not mishap.count, "what fails has a cause"
+        finally:
+            self.system.plan(-1, 0, False)
+            if self.bucket is not None:
+                self.bucket.mishaps = []
 
     @rule(machine=machines, fault=faults, key=records)
     def create(self, machine: int, fault: str | Glitch | None, key: str) -> None:
@@ -226,7 +248,7 @@ class Contract(RuleBasedStateMachine):
     @rule(machine=machines, fault=faults)
     def sweep(self, machine: int, fault: str | Glitch | None) -> None:
         swept = self.attempt(machine, fault, lambda: self.machines[machine].sweep(0))
-        assert swept == 0 or self.kind == "folder", "where nothing was left, nothing is swept"
+        assert swept == 0 or self.kind in ("folder", "objects"), "where nothing was left, nothing is swept"
 
     @rule(machine=machines)
     def reopen(self, machine: int) -> None:
@@ -237,6 +259,18 @@ class Contract(RuleBasedStateMachine):
     def every_machine_sees_the_same(self) -> None:
         for machine in self.machines:
             assert self.wait(machine.inner.list("runs/")) == sorted(self.model)
+
+
+@pytest.mark.slow
+def test_a_mailbox_in_a_bucket_does_what_the_model_does(
+    bucket: Bucket, faults: Faults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swarm.mailbox.objects_put.PART_BYTES", 1000)  # payloads go in parts
+    monkeypatch.setattr("swarm.mailbox.objects_store.RETRIES", 0)  # no request is repeated but by whoever calls
+    run_state_machine_as_test(
+        lambda: Contract("objects", tmp_path, faults, bucket),
+        settings=settings(max_examples=20, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)),
+    )
 
 
 @pytest.mark.parametrize("kind", ["memory", "folder", "signed"])

@@ -51,6 +51,12 @@ async def test_what_keeps_a_store_from_use_is_named_with_a_remedy(bucket: Bucket
     assert "swarm init" in mailbox.remedy
     [no_bucket] = await probe(url.replace(bucket.name, "no-such-bucket"))
     assert "no such bucket" in no_bucket.detail
+    assert "make it first" in no_bucket.remedy
+    bucket.mishaps = [Mishap(".", status="403 Forbidden", code="InvalidAccessKeyId", count=99)]
+    [refused] = await probe(url)
+    assert (refused.name, refused.verdict) == ("store", "failed")
+    assert "refuses these credentials (InvalidAccessKeyId): see AWS_ACCESS_KEY_ID" in refused.detail
+    bucket.calm()
     bucket.mishaps = [Mishap("PUT", status="403 Forbidden", code="AccessDenied", count=99)]
     read_only = await probe(url)
     assert (read_only[-1].name, read_only[-1].verdict) == ("writable", "failed")

@@ -9,13 +9,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.core.buckets import ObjectPlace, canonical, is_objects, masked, place_of, where_gone, where_lost, where_silent
+from swarm.core.buckets import (
+    NO_BUCKET,
+    ObjectPlace,
+    canonical,
+    is_objects,
+    masked,
+    place_of,
+    where_gone,
+    where_lost,
+    where_silent,
+)
 from swarm.core.errors import MailboxUnavailable, UsageError
 from swarm.core.mounting import objects_in_words, told_of, told_place
+from swarm.host.service import environment
 from swarm.host.settings import mailbox_location
-from swarm.mailbox import open_mailbox
+from swarm.mailbox import init_mailbox, open_mailbox
 from swarm.mailbox.objects_probe import probe_objects
-from swarm.mailbox.objects_store import Credentials, connect, foreign
+from swarm.mailbox.objects_store import Credentials, connect, foreign, renewed
 from swarm.mailbox.objects_sweep import signed_request
 from swarm.watch import known_mailboxes
 
@@ -38,7 +49,7 @@ def test_a_url_is_read_and_written_in_one_way(text: str, place: ObjectPlace) -> 
     assert canonical(text) == place.url
 
 
-@pytest.mark.parametrize("path", ["/mnt/share", "relative", "~/swarm", "C:\\share", "s3:/bucket", "s3", ""])
+@pytest.mark.parametrize("path", ["/mnt/share", "relative", "~/swarm", "C:\\share", "./s3:home", "s3", "s3-files/a b"])
 def test_a_path_is_no_url(path: str) -> None:
     assert not is_objects(path)
     assert canonical(path) == path
@@ -112,6 +123,34 @@ def test_other_urls_are_refused(other: str) -> None:
         open_mailbox(other)
 
 
+@pytest.mark.parametrize(
+    "text", ["s3:home", "S3:/bucket/x", "s3:", " s3:home", "s3:hunter2@bucket", "", " ", "\t\n", "nfs://nas/x"]
+)
+def test_what_was_mistyped_becomes_no_folder(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for take in (open_mailbox, canonical, lambda text: mailbox_location(text or " ")):
+        with pytest.raises(UsageError, match=r"s3://bucket/prefix\?endpoint=https://nas\.local:9000$") as raised:
+            take(text)
+        assert "hunter2" not in str(raised.value)
+        assert "\n" not in str(raised.value)
+    monkeypatch.setenv("SWARM_MAILBOX", text or " ")
+    with pytest.raises(UsageError, match=r"^SWARM_MAILBOX: .*s3://bucket/prefix"):
+        environment()
+
+
+async def test_a_mailbox_is_not_made_where_none_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for text in ("s3:home", " ", "smb://nas/swarm"):
+        with pytest.raises(UsageError):
+            await init_mailbox(text)
+    with pytest.raises(UsageError):
+        await init_mailbox(Path("s3://bucket/x"))  # which loses a slash
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_spaces_around_a_url_do_not_count() -> None:
+    assert open_mailbox(" s3://bucket/x\n").location == "s3://bucket/x"
+
+
 # What is shown, and told to others
 
 
@@ -170,6 +209,7 @@ def test_what_to_do_fits_the_kind_of_mailbox() -> None:
     assert (
         where_gone("s3://bucket?endpoint=http://nas") == "`swarm init 's3://bucket?endpoint=http://nas'` makes a mailbox there"
     )
+    assert "swarm init" not in where_gone("s3://bucket", f"s3://bucket: {NO_BUCKET}"), "it makes no buckets"
 
 
 # Credentials
@@ -230,6 +270,28 @@ def test_endpoint_and_region_come_from_the_url_or_else_the_environment() -> None
     stores = connect(place_of("s3://bucket?endpoint=https://other&region=auto"), environ)
     assert (stores.endpoint, stores.region) == ("https://other", "auto")
     assert connect(place_of("s3://bucket"), {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s"}).region == "us-east-1"
+
+
+def test_errors_say_which_server_was_asked() -> None:
+    known = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s"}
+    bare, full = "s3://bucket/x", "s3://bucket/x?endpoint=https://nas"
+    assert connect(place_of(full), known).where == full
+    assert connect(place_of(bare), known | {"AWS_ENDPOINT_URL": "https://nas"}).where == f"{bare} at https://nas"
+    assert connect(place_of(bare), known).where == f"{bare} at Amazon S3"
+
+
+def test_credentials_that_were_written_anew_are_used(tmp_path: Path) -> None:
+    file, environ = tmp_path / "credentials", {"AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "credentials")}
+    text = "[default]\naws_access_key_id=k\naws_secret_access_key=s\naws_session_token="
+    file.write_text(f"{text}old\n")
+    stores = connect(PLACE, environ)
+    assert renewed(stores, PLACE, environ) is stores
+    file.write_text("[default")  # half of it
+    assert renewed(stores, PLACE, environ) is stores
+    file.unlink()
+    assert renewed(stores, PLACE, environ) is stores
+    file.write_text(f"{text}new\n")
+    assert renewed(stores, PLACE, environ).credentials == Credentials("k", "s", "new")
 
 
 def test_without_obstore_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
