@@ -186,7 +186,7 @@ cases = pytest.mark.parametrize("case", CASES.values(), ids=[name.replace(" ", "
 @cases
 @pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.slow)])
 def test_one_killed_at_some_calls(case: Case, when: When) -> None:
-    stride = 41  # no multiple of what one poll calls; and each case begins elsewhere: every kind of call is met
+    stride = 67  # no multiple of what one poll calls; and each case begins elsewhere: every kind of call is met
     first = 1 + (7 * list(CASES.values()).index(case) + (0 if when == "before" else stride // 2)) % stride
     for at in range(first, calls(case), stride):
         virtually(killed(case, at, when))

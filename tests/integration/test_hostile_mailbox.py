@@ -14,6 +14,7 @@ from swarm.core.lines import encode
 from swarm.core.records import EvalRecord, LearnerRecord
 from swarm.watch import RunWatch
 from tests.integration.handmade import beat, make_mailbox, make_run, write_rounds
+from tests.process.terminal import BARE
 
 RUN = "aaaa1111"
 ESCAPE = "\x1b]0;mine\x07\x1b[2J"
@@ -23,6 +24,7 @@ ESCAPE = "\x1b]0;mine\x07\x1b[2J"
 def mailbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state_dir: Path) -> str:
     location = make_mailbox(tmp_path / "mailbox")
     monkeypatch.setenv("SWARM_MAILBOX", location)
+    monkeypatch.setenv("PYTHONPATH", BARE)  # of the processes in which the doctor tries a framework
     return location
 
 

@@ -32,6 +32,7 @@ from tests.integration.handmade import (
     write_fed_rounds,
     write_rounds,
 )
+from tests.process.terminal import BARE
 
 DILOCO, FEDAVG, JOB = "aaaa1111", "bbbb2222", "cccc3333"
 RUNS = (DILOCO, FEDAVG, JOB)
@@ -61,6 +62,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def mailbox(hostile: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     location = str(hostile / "mailbox")
     monkeypatch.setenv("SWARM_MAILBOX", location)
+    monkeypatch.setenv("PYTHONPATH", BARE)  # of the processes in which the doctor tries a framework
     return location
 
 

@@ -16,6 +16,7 @@ from swarm.exchange import Exchange
 from swarm.mailbox.faults import Fault, FaultyMailbox
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
 from tests.integration.simulation import FakeStore, Learner, Machines, new_run, together, virtually
+from tests.sampling import sampled
 
 
 def spec(**options: Any) -> DiLoCo:
@@ -127,8 +128,7 @@ def test_carried_steps_of_missed_rounds_reach_the_model(fragments: int) -> None:
     assert carried >= made - 12, "all but what the end found unreported"
 
 
-@pytest.mark.parametrize("in_flight", [1, 3])
-@pytest.mark.parametrize("alignment", ["overwrite", "carry"])
+@pytest.mark.parametrize(("alignment", "in_flight"), sampled([("overwrite", 1), ("overwrite", 3), ("carry", 1), ("carry", 3)]))
 def test_a_learner_killed_at_any_moment_goes_on_and_nothing_is_counted_twice(alignment: str, in_flight: int) -> None:
     async def main(at_s: float) -> None:
         store, machines, local = MemoryStore(), Machines(), FakeStore()

@@ -23,6 +23,7 @@ from swarm.runtime.parameters import committed, newest
 from tests.integration.roles import Syncer, tape, until
 from tests.integration.simulation import Learner, Machines, new_run, together, virtually
 from tests.integration.wrappers import Counting, Mortal, Stopped, Wrapped
+from tests.sampling import sampled
 
 SPEC = DiLoCo(sync_every=4, quorum_size=1, start_learners=3, beat_s=0.5, lease_s=2.0)
 
@@ -35,7 +36,7 @@ async def claims(store: MemoryStore, manifest: Manifest, records: list[RoundReco
 
 
 @pytest.mark.parametrize("with_syncer", [False, True])
-@pytest.mark.parametrize("at_s", [0.35, 0.8, 1.15, 1.9])
+@pytest.mark.parametrize("at_s", sampled([0.35, 0.8, 1.15, 1.9]))
 def test_when_everybody_loses_the_share_at_once_nobody_takes_over_and_nobody_goes_on_alone(
     at_s: float, with_syncer: bool
 ) -> None:
@@ -69,7 +70,7 @@ def test_when_everybody_loses_the_share_at_once_nobody_takes_over_and_nobody_goe
 
 
 @pytest.mark.parametrize("victim", ["a", "nas"])
-@pytest.mark.parametrize("at_s", [0.4, 0.75, 1.0, 1.45, 2.05])
+@pytest.mark.parametrize("at_s", sampled([0.4, 0.75, 1.0, 1.45, 2.05]))
 def test_one_that_is_stopped_for_longer_than_a_lease_is_overtaken_and_then_takes_part_again(victim: str, at_s: float) -> None:
     async def main() -> None:
         store, machines = MemoryStore(), Machines()
@@ -432,7 +433,7 @@ def test_only_the_turn_after_a_checkpoint_looks_whether_it_was_kept() -> None:
 
 
 @pytest.mark.parametrize("with_syncer", [False, True])
-@pytest.mark.parametrize("at_s", [0.35, 0.8, 1.15, 1.9])
+@pytest.mark.parametrize("at_s", sampled([0.35, 0.8, 1.15, 1.9]))
 def test_a_run_that_is_deleted_under_its_learners_ends_for_them_and_nothing_more_is_written(
     at_s: float, with_syncer: bool
 ) -> None:

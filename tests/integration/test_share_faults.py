@@ -31,6 +31,7 @@ from swarm.mailbox.faults import Fault, FaultyMailbox
 from swarm.mailbox.memory import MemoryMailbox, MemoryStore
 from tests.integration.simulation import Learner, Machines, new_run, together, virtually
 from tests.integration.wrappers import Witness, Wrapped
+from tests.sampling import sampled
 
 SPEC = DiLoCo(sync_every=2, quorum_size=2, beat_s=1.0, lease_s=4.0)
 ROUNDS = 4
@@ -97,7 +98,7 @@ async def one_fault(kind: str, at: int) -> None:
 
 @pytest.mark.parametrize("kind", ["fail", "lose"])
 def test_one_call_fails_or_its_reply_is_lost(kind: str) -> None:
-    for at in range(0, calls() - 1, 5):
+    for at in range(0, calls() - 1, 11):
         virtually(one_fault(kind, at))
 
 
@@ -167,7 +168,7 @@ def told_of(learner: Learner) -> list[ShareLost | ShareBack]:
     return [e for e in learner.events if isinstance(e, ShareLost | ShareBack)]
 
 
-@pytest.mark.parametrize("error", WAITED_OUT)
+@pytest.mark.parametrize("error", sampled(WAITED_OUT))
 def test_an_outage_is_told_once_and_its_end_once(error: type[MailboxError]) -> None:
     async def main() -> None:
         pair = await Pair.of(rounds=12)

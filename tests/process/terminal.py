@@ -24,6 +24,7 @@ from tests.integration.handmade import on
 
 ROOT = Path(__file__).parents[2]
 SABOTAGE = Path(__file__).parent / "sabotage"
+BARE = os.pathsep.join([str(Path(__file__).parent / "frameworkless"), str(ROOT)])  # a PYTHONPATH without frameworks
 HANG_S = 120.0  # nothing here takes so long on a machine that works, however busy it is
 # MLX loads in a tenth of the time.
 FRAMEWORK = ("--framework", "mlx" if "mlx" in installed_frameworks() else "torch", "--device", "cpu", "--threads", "1")

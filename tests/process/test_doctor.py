@@ -14,13 +14,12 @@ import pytest
 from swarm.core.diagnosis import TOPICS
 from swarm.learners.devices import installed_frameworks
 from tests.integration.handmade import make_mailbox
-from tests.process.terminal import ROOT, Command, Terminal, terminal
+from tests.process.terminal import BARE, Command, Terminal, terminal
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 TOKEN = "hf_0123456789abcdefghijklmn"
 LONGEST_S = 60.0  # it promises a quarter of that; a call that hangs would never end
 TRIED = ("marker", "race", "visibility", "listing", "names", "syncing", "clock", "verdict")
-BARE = os.pathsep.join([str(Path(__file__).parent / "frameworkless"), str(ROOT)])  # no framework is found, nor loaded
 
 
 @pytest.fixture

@@ -12,11 +12,10 @@ import pytest
 
 from tests.integration.handmade import make_mailbox
 from tests.process.hosts import Host, Lan, others
+from tests.process.terminal import BARE
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
 ROOT = Path(__file__).parents[2]
-# What this is about needs no framework, and is quicker without one.
-PATH = os.pathsep.join([str(Path(__file__).parent / "frameworkless"), str(ROOT)])
 
 
 def doctor(host: Host) -> dict[str, tuple[str, str]]:
@@ -27,7 +26,7 @@ def doctor(host: Host) -> dict[str, tuple[str, str]]:
         "SWARM_DISCOVERY": "1",
         "SWARM_CONFIG": str(host.place / "settings.toml"),
         "SWARM_STATE_DIR": str(host.place / "state"),
-        "PYTHONPATH": PATH,
+        "PYTHONPATH": BARE,  # what this is about needs no framework
     }
     command = ["ip", "netns", "exec", host.space, sys.executable, "-m", "swarm", "doctor", "--json", "--mailbox", mailbox]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=100, check=False)

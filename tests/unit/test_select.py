@@ -47,7 +47,8 @@ def test_subclasses_of_each_framework() -> None:
         adapter_for(Torch)
 
 
-@pytest.mark.parametrize(("module", "other"), [("torch", "mlx.core"), ("mlx", "torch")])
+# In PyTorch, which takes seconds to import, tests/contract/test_canonical_models.py shows it.
+@pytest.mark.parametrize(("module", "other"), [pytest.param("torch", "mlx.core", marks=pytest.mark.slow), ("mlx", "torch")])
 def test_the_other_framework_is_not_imported(module: str, other: str) -> None:
     pytest.importorskip(module)
     code = (

@@ -265,7 +265,7 @@ CALLS: dict[str, Callable[[Mailbox], Awaitable[object]]] = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("status", ["404 Not Found", "409 Conflict"])
+@pytest.mark.parametrize("status", ["404 Not Found", pytest.param("409 Conflict", marks=pytest.mark.slow)])
 async def test_an_answer_that_does_not_fit_is_an_error_of_ours(bucket: Bucket, url: str, call: str, status: str):
     """Those of proxies, and of S3 to a write beside another one."""
     mailbox = open_mailbox(url)

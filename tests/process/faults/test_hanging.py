@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.process.faults.share import Share, mounted
-from tests.process.terminal import ROOT, Terminal, terminal
+from tests.process.terminal import BARE, Terminal, terminal
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
-BARE = f"{ROOT / 'tests/process/frameworkless'}:{ROOT}"
 FOR_EVER_S = 3600.0
 
 
