@@ -16,6 +16,7 @@ from uuid import uuid4
 
 from swarm.core.buckets import is_objects
 from swarm.core.errors import MailboxCorrupt, MailboxFull, MailboxReadOnly, SwarmError
+from swarm.core.lines import MARKER_LOST
 from swarm.core.mounts import REFUSED, TOPIC, Mount, innermost, mount_ticks
 from swarm.core.sentences import amount, plain
 from swarm.core.ticks import Tick, checking, failed, ok, warning
@@ -213,8 +214,7 @@ def _mailbox(root: str) -> str:
     try:
         id = FolderFiles(root).open()
     except MailboxCorrupt as error:
-        words, _, remedy = str(error).rpartition(": ")
-        raise CheckFailed(words, remedy) from error
+        raise CheckFailed(str(error).removesuffix(f": {MARKER_LOST}"), MARKER_LOST) from error
     except SwarmError as error:
         raise CheckFailed(str(error), f"swarm init {root}, on one machine, unless another share belongs there") from error
     for name in (TMP, TRASH, RUNS):
