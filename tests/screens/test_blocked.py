@@ -15,6 +15,8 @@ import pytest
 from textual.pilot import Pilot
 
 from swarm import api
+from swarm.api import preview
+from swarm.core.errors import WorkerFailed
 from tests.integration.handmade import beat, make_mailbox, make_run, write_rounds
 from tui.app import SwarmApp
 from tui.commands import KEYS, Place
@@ -118,7 +120,14 @@ async def every_key(pilot: Pilot[Any], screen: LiveScreen, *more: Place) -> None
     await pilot.press("escape")
 
 
-async def test_every_key_answers_while_every_read_hangs(share: Share, tmp_path: Path, fixed: SimpleNamespace) -> None:
+async def unasked(module: str, question: bytes, *, limit_s: float) -> bytes:
+    raise WorkerFailed("no process is started here, to build a model in")
+
+
+async def test_every_key_answers_while_every_read_hangs(
+    share: Share, tmp_path: Path, fixed: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preview, "asked", unasked)
     feed = Feed(Harmless(), (share.folder,), home_s=0.5, run_s=0.5)  # type: ignore[arg-type]
     app = SwarmApp(feed, pictures=tmp_path)
     async with app.run_test(size=(100, 28)) as pilot:
