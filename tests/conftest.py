@@ -8,8 +8,8 @@ import pytest
 from hypothesis import settings
 
 # The same examples wherever and whenever the tests run, so that a change fails by what it changes. `make slow` draws new ones,
-# and twice as many.
-settings.register_profile("repeatable", derandomize=True, max_examples=50)
+# and four times as many.
+settings.register_profile("repeatable", derandomize=True, max_examples=25)
 settings.load_profile("repeatable")
 
 # No test tells the network of itself by accident, nor do the processes that it starts: those that mean to say so.

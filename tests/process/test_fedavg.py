@@ -184,6 +184,7 @@ def test_replay_with_outer_state_and_with_buffers(
     assert struck(swarm, mailbox, tmp_path, *argv, framework=framework, seed=3, strikes=2) == want
 
 
+@pytest.mark.slow
 def test_torch_and_mlx_train_the_clients_of_one_run(swarm: Terminal) -> None:
     argv = ("-o", "model=lenet5", "--local-epochs", "1", "--clients", "16", "--per-round", "4", "--lr", "0.05")
     made(swarm, "both", *SEEDS, *argv, framework="mlx", rounds=3)

@@ -111,8 +111,8 @@ def test_killing_learners_and_syncers_at_many_moments(tmp_path: Path, state_dir:
 def test_a_killed_learner_comes_back_at_once_and_both_end_with_the_same_parameters(tmp_path: Path, state_dir: Path) -> None:
     mailbox = make_mailbox(tmp_path)
     run = new_run(rounds=None, algorithm=SPEC)
-    torch = start(mailbox, run, "torch", "torch", create=True)
-    torch.until(lambda event: type(event).__name__ == "Joined")
+    first = start(mailbox, run, "first", "mlx", create=True)
+    first.until(lambda event: type(event).__name__ == "Joined")
     mlx = start(mailbox, run, "mlx", "mlx")
     mlx.until(closed(1))
     mlx.kill()
@@ -122,10 +122,10 @@ def test_a_killed_learner_comes_back_at_once_and_both_end_with_the_same_paramete
     event = again.until(lambda e: type(e).__name__ == "RoundClosed" and "mlx" in e.participants)  # type: ignore[union-attr]
     again.until(closed(event.round + 2))  # type: ignore[union-attr]
     asyncio.run(api.stop_run(mailbox, run.run))
-    assert torch.wait() == 0, torch.words()
+    assert first.wait() == 0, first.words()
     assert again.wait() == 0, again.words()
-    assert torch.ended is not None
+    assert first.ended is not None
     assert again.ended is not None
-    assert torch.ended.reason == again.ended.reason == "stopped"
-    assert torch.ended.params_sha256 == again.ended.params_sha256
+    assert first.ended.reason == again.ended.reason == "stopped"
+    assert first.ended.params_sha256 == again.ended.params_sha256
     check_mailbox(mailbox, run.run)
