@@ -290,7 +290,7 @@ def test_arrays_are_canonical_and_what_is_no_model_is_refused() -> None:
             call(object())
 
 
-@pytest.mark.parametrize(("module", "other"), [("torch", "mlx.core"), ("mlx", "torch")])
+@pytest.mark.parametrize(("module", "other"), [pytest.param("torch", "mlx.core", marks=pytest.mark.slow), ("mlx", "torch")])
 def test_the_other_framework_is_not_imported(module: str, other: str) -> None:
     code = (
         f"import sys, {module}.nn as nn\n"

@@ -141,6 +141,7 @@ def test_torch_and_mlx_train_the_clients_of_one_fedavg(tmp_path: Path, state_dir
     assert losses[max(losses)] < losses[min(losses)]
 
 
+@pytest.mark.slow
 def test_the_gpt_learns(tmp_path: Path, state_dir: Path) -> None:
     pytest.importorskip("torch")
     mailbox = make_mailbox(tmp_path)
@@ -153,6 +154,7 @@ def test_the_gpt_learns(tmp_path: Path, state_dir: Path) -> None:
     assert "done: 2 rounds" in program.text
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_and_the_program_goes_on(tmp_path: Path, state_dir: Path) -> None:
     mailbox = make_mailbox(tmp_path)
     program = learner("torch", mailbox, tmp_path)

@@ -13,6 +13,7 @@ import pytest
 from swarm.core.adverts import checked_peer, checked_run
 from swarm.core.joining import Fault
 from tests.fuzz.poison import PRINTABLE, WORST, poisoned, unseemly
+from tests.sampling import sampled
 from tests.screens import surroundings
 from tui import text
 from tui.messages import Answered
@@ -74,7 +75,9 @@ NAMES = ("running", "waiting", "paused", "dropped", "stopped", "lost", "fedavg",
 
 
 @pytest.mark.parametrize(
-    ("name", "size"), [*((name, LARGE) for name in NAMES), *((name, SMALL) for name in ("running", "fedavg", "job"))], ids=str
+    ("name", "size"),
+    sampled([*((name, LARGE) for name in NAMES), *((name, SMALL) for name in ("running", "fedavg", "job"))], most=8),
+    ids=str,
 )
 async def test_a_run_is_shown_plain(hostile: SimpleNamespace, name: str, size: tuple[int, int]) -> None:
     state = states(hostile)[name]()

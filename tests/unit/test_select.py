@@ -47,7 +47,6 @@ def test_subclasses_of_each_framework() -> None:
         adapter_for(Torch)
 
 
-# In PyTorch, which takes seconds to import, tests/contract/test_canonical_models.py shows it.
 @pytest.mark.parametrize(("module", "other"), [pytest.param("torch", "mlx.core", marks=pytest.mark.slow), ("mlx", "torch")])
 def test_the_other_framework_is_not_imported(module: str, other: str) -> None:
     pytest.importorskip(module)
