@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
+import pytest
+
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "learner", "AWS_SECRET_ACCESS_KEY": "not-a-secret"}
 _SOMEBODY = {"Authorization": "AWS4-HMAC-SHA256 Credential=somebody/20260101/us-east-1/s3/aws4_request"}
 Respond = Callable[..., Any]
@@ -178,6 +180,14 @@ def _answer(respond: Respond, mishap: Mishap) -> list[bytes]:
     body = f'<?xml version="1.0"?><Error><Code>{mishap.code}</Code><Message>as planned</Message></Error>'.encode()
     respond(mishap.status, [("Content-Type", "application/xml"), ("Content-Length", str(len(body)))])
     return [body]
+
+
+def give_credentials(patch: pytest.MonkeyPatch) -> None:
+    """The right to use it, and nothing else of what this machine has for object stores."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        patch.delenv(name)
+    for name, value in CREDENTIALS.items():
+        patch.setenv(name, value)
 
 
 @contextlib.contextmanager

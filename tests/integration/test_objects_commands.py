@@ -19,7 +19,7 @@ from swarm.core.lines import encode
 from swarm.core.manifest import Marker
 from swarm.mailbox.memory import MemoryStore
 from tests.integration.audited import KEYS, done, flip, half_done, newest
-from tests.integration.bucket import CREDENTIALS, Bucket, Mishap, serve
+from tests.integration.bucket import CREDENTIALS, Bucket, Mishap, give_credentials, serve
 from tests.integration.test_commands import Swarm
 
 pytestmark = pytest.mark.usefixtures("state_dir")
@@ -33,10 +33,7 @@ def serving() -> Iterator[Bucket]:
 
 @pytest.fixture
 def bucket(serving: Bucket, monkeypatch: pytest.MonkeyPatch) -> Bucket:
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
+    give_credentials(monkeypatch)
     serving.calm()
     return serving
 

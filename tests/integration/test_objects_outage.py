@@ -4,7 +4,6 @@ threads wait for each other."""
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +22,7 @@ from swarm.exchange import Exchange
 from swarm.mailbox import init_mailbox, open_mailbox
 from swarm.manifests import read_manifest
 from tests.integration.audited import checked
-from tests.integration.bucket import CREDENTIALS, Bucket, Mishap, serve
+from tests.integration.bucket import Bucket, Mishap, give_credentials, serve
 from tests.integration.simulation import model
 
 LONG_S = 60.0  # for what must come; nothing waits for so long unless the test fails
@@ -33,10 +32,7 @@ SPEC = swarm.DiLoCo(sync_every=STEPS, quorum_size=2, beat_s=0.2, lease_s=1.0, we
 
 @pytest.fixture
 def bucket(state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
+    give_credentials(monkeypatch)
     with serve() as found:
         yield found
         back(found)

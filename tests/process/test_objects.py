@@ -17,7 +17,7 @@ from swarm.core.naming import run_id_of
 from swarm.exchange import Exchange
 from swarm.mailbox import open_mailbox
 from swarm.manifests import read_manifest
-from tests.integration.bucket import CREDENTIALS, Bucket, serve
+from tests.integration.bucket import Bucket, give_credentials, serve
 from tests.process.machines import check_mailbox
 from tests.process.terminal import FRAMEWORK, TINY, Terminal, terminal
 from tests.process.test_examples import learner
@@ -27,10 +27,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
+    give_credentials(monkeypatch)
     with serve() as found:
         yield found
 

@@ -26,7 +26,7 @@ from swarm.mailbox.memory import MemoryMailbox, MemoryStore
 from swarm.mailbox.objects import ObjectMailbox
 from swarm.mailbox.signed import SignedMailbox
 from tests.contract.mailbox.system import Faults
-from tests.integration.bucket import CREDENTIALS, Bucket, serve
+from tests.integration.bucket import Bucket, give_credentials, serve
 
 SHARES = [Path(p) for p in os.environ.get("SWARM_TEST_SHARES", "").split(":") if p]
 HERE = Path(__file__).parent
@@ -91,10 +91,7 @@ def serving() -> Iterator[Bucket]:
 @pytest.fixture
 def bucket(serving: Bucket, monkeypatch: pytest.MonkeyPatch) -> Bucket:
     """An object store on this machine, and the right to use it."""
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
+    give_credentials(monkeypatch)
     serving.calm()
     return serving
 
