@@ -64,7 +64,7 @@ class ObjectFiles:
         self._id: str | None = None
         self._seen_s: float | None = None  # when the marker was last read
         self._exclusive = False  # whether the store has refused to create a second time
-        self._uploads = Uploads(self.where, progressed)
+        self._uploads = Uploads(progressed)
         self._sweeper = ObjectSweeper()
 
     def stop(self) -> None:
@@ -82,7 +82,7 @@ class ObjectFiles:
             words = f"{', '.join(others[:3])}{', …' * (len(others) > 3)}"
             raise UsageError(f"{self.where} is no mailbox and not empty: {words}; add a prefix of its own: s3://bucket/prefix")
         stores = self.stores
-        check_exclusive(stores, self.where)
+        check_exclusive(stores)
         marker = encode(Marker(id=uuid4().hex), nonce=uuid4().hex)
         with suppress(FileExistsError), foreign(stores.where, writing=True, answers=(FileExistsError,)):
             stores.obstore.put(stores.small, MARKER, marker, mode="create")

@@ -140,7 +140,7 @@ class _Probe:
 
     def exclusive(self) -> str:
         try:
-            check_exclusive(self._stores, self._place.url)
+            check_exclusive(self._stores)
         except UsageError as error:
             raise CheckFailed(str(error), _ANOTHER) from error
         return "of nine that create one object, eight of them at once, one wins"

@@ -23,10 +23,10 @@ COPY_BYTES = 5 << 30  # what a store copies by itself, in one piece
 
 
 class Uploads:
-    """What this process writes into the mailbox at `where`. Safe to use from several threads."""
+    """What this process writes into a mailbox. Safe to use from several threads."""
 
-    def __init__(self, where: str, progressed: Callable[[], None]) -> None:
-        self._where, self._progressed = where, progressed
+    def __init__(self, progressed: Callable[[], None]) -> None:
+        self._progressed = progressed
         self.staging: set[str] = set()  # keys in tmp/ that are being written
 
     def put(self, stores: Stores, key: KeyOf, source: Iterable[Buffer]) -> str:
@@ -81,9 +81,9 @@ class Uploads:
                     self._copy_through_here(stores, staged, final)
                 found = stores.obstore.head(stores.small, final)
         except FileNotFoundError:  # swept, by a machine that saw it unchanged for long
-            raise MailboxUnavailable(f"{self._where}: {final}: what was written is gone: it is to be written again") from None
+            raise MailboxUnavailable(f"{stores.where}: {final}: what was written is gone: it is to be written again") from None
         if found["size"] != size:
-            raise MailboxCorrupt(f"{self._where}: {final}: {found['size']} bytes are there, {size} were written")
+            raise MailboxCorrupt(f"{stores.where}: {final}: {found['size']} bytes are there, {size} were written")
 
     def _copy_through_here(self, stores: Stores, staged: str, final: str) -> None:
         found = stores.obstore.get(stores.parts, staged)

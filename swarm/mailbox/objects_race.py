@@ -14,7 +14,7 @@ RACERS = 8
 LIAR = "this store lets two machines win the same record, it pays no heed to If-None-Match: it cannot hold a mailbox"
 
 
-def check_exclusive(stores: Stores, where: str, racers: int = RACERS) -> None:
+def check_exclusive(stores: Stores, racers: int = RACERS) -> None:
     """Raises UsageError if the store lets two through. That it does not, here and now, is a sign and no proof."""
     key = f"{TMP}/{uuid4().hex}"
     bids = [uuid4().hex.encode() for _ in range(racers + 1)]
@@ -50,4 +50,4 @@ def check_exclusive(stores: Stores, where: str, racers: int = RACERS) -> None:
     # Several at once may all be told to come again; then the late one wins. One whose reply is lost asks again, and is told
     # that it comes too late: then what is there says who won.
     if len(won) > 1 or found not in ([bids[won[0]]] if won else bids):
-        raise UsageError(f"{where}: {LIAR}")
+        raise UsageError(f"{stores.where}: {LIAR}")
