@@ -107,6 +107,8 @@ def main(argv: list[str] | None = None) -> int:
             _tell_others(order, error)
         return error.exit_code
     except KeyboardInterrupt:
+        for number in (signal.SIGINT, signal.SIGTERM):  # once more: it is leaving already
+            signal.signal(number, signal.SIG_IGN)
         emit(_INTERRUPTED)
         return INTERRUPTED
     except Exception as error:

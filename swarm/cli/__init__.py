@@ -46,6 +46,8 @@ COMMANDS = {
 LOOKING = frozenset({"init", "runs", "status", "compare", "peers", "mailbox", "doctor"})
 """Commands that start no worker and ask nobody: whatever a share does to them, they end at once (cli/aside.py)."""
 
+INTERRUPTS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
 
 class Commands(click.Group):
     """Imports a command's module when it is asked for."""
@@ -88,9 +90,8 @@ def cli() -> None:
 
 def main() -> None:
     # A job that the system or a closed terminal ends leaves as after Ctrl-C, unless it was told to ignore that (nohup).
-    for name in ("SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)
-        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+    for number in INTERRUPTS:
+        if signal.getsignal(number) == signal.SIG_DFL:
             signal.signal(number, signal.default_int_handler)
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
@@ -102,9 +103,12 @@ def main() -> None:
         from swarm.cli.aside import aside
 
         aside(lambda: run(argv))
-    code = run(argv)
-    if code == INTERRUPTED:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # once more, while the interpreter ends: it need not tell where
+    code = INTERRUPTED
+    with contextlib.suppress(KeyboardInterrupt):  # once more, on the way out
+        code = run(argv)
+        for number in INTERRUPTS:
+            if signal.getsignal(number) == signal.default_int_handler:
+                signal.signal(number, signal.SIG_DFL)  # while the interpreter ends, it need not tell where
     sys.exit(code)
 
 

@@ -69,31 +69,34 @@ def _child(work: Callable[[], int], tell: int, lives: int) -> NoReturn:
         os._exit(INTERRUPTED)
 
     threading.Thread(target=watch, daemon=True).start()
-    code = 1
     try:
-        code = work()
-    except KeyboardInterrupt:
-        code = INTERRUPTED
-    finally:
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
-        end_now(code)
+        _end(work())
+    except KeyboardInterrupt:  # at the last moment; a second one does not come
+        _end(INTERRUPTED)
+
+
+def _end(code: int) -> NoReturn:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    end_now(code)
 
 
 def _forward_signals(child: int) -> None:
-    interrupted = False
+    """The child gets the first alone, and deals with it in peace. A second one gives it a moment to have done so."""
+    times = 0
 
     def send(number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, number)
 
     def forward(number: int, _: FrameType | None) -> None:
-        nonlocal interrupted
-        send(number)
-        if interrupted:
+        nonlocal times
+        times += 1
+        if times == 1:
+            send(number)
+        elif times == 2:
             signal.setitimer(signal.ITIMER_REAL, HELD_S)
-        interrupted = True
 
     def leave(*_: object) -> None:
         send(signal.SIGKILL)

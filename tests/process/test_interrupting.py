@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import psutil
 import pytest
 
 from tests.integration.handmade import make_mailbox
-from tests.process.terminal import Command, Terminal, eventually, terminal
+from tests.process.terminal import HANG_S, ROOT, Command, Terminal, eventually, terminal
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
@@ -48,6 +50,34 @@ def test_an_interrupt_is_one_line_however_often_it_comes(waiting: Command, numbe
     assert waiting.wait() == 130
     assert waiting.err[1:] == ["", "swarm: interrupted"]
     eventually(lambda: not own.is_running(), "the child ends")
+
+
+SLOW_TO_END = """
+import sys, time
+from swarm.cli.aside import aside
+
+class Pipe:  # full, for a moment
+    def flush(self):
+        print("on its way", file=sys.stderr, flush=True)
+        time.sleep(0.3)
+
+def work():
+    sys.stdout = Pipe()
+    return 0
+
+aside(work)
+"""
+
+
+def test_interrupts_of_a_command_on_its_way_out_are_quiet() -> None:
+    command = subprocess.Popen([sys.executable, "-c", SLOW_TO_END], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    assert command.stderr is not None
+    assert command.stderr.readline() == "on its way\n"
+    command.send_signal(signal.SIGINT)
+    assert command.stderr.readline() == "on its way\n"
+    command.send_signal(signal.SIGINT)
+    _, err = command.communicate(timeout=HANG_S)
+    assert (command.returncode, err) == (130, "")
 
 
 def test_the_child_of_a_command_that_is_killed_ends_with_it(waiting: Command) -> None:
