@@ -82,9 +82,12 @@ class Worker:
 
     def interrupt(self) -> None:
         """Ask it to leave; a second time, to end at once."""
-        self.asked = True
-        with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(LEAVE)
+        again, self.asked = self.asked, True
+        if again and self.process.stdin is not None:
+            self.process.stdin.close()  # it sees that, while a signal is lost that comes before it has dealt with the first
+        else:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.send_signal(LEAVE)
 
 
 class EventTail:

@@ -424,19 +424,18 @@ async def _committed(location: str, run: str, round: int | None = None) -> tuple
 def _leave_on_signals(emit: EventFile) -> Callable[[Callable[[], None]], None]:
     """Install the handlers; what is returned tells them how to leave. Before that, the first signal ends the process."""
     how: list[Callable[[], None]] = []
-    asked = threading.Event()
+    asked = threading.Lock()  # once: by a signal, or by the thread below
 
     def on_signal(*_: object) -> None:
-        if asked.is_set() or not how:
+        if not how or not asked.acquire(blocking=False):
             emit(_INTERRUPTED)
             os._exit(INTERRUPTED)
-        asked.set()
         how[0]()
 
     def watch_parent() -> None:
         while os.read(0, 1):
             pass
-        # Whoever started this process in the foreground is gone.
+        # Whoever started this process in the foreground is gone, or asks once more.
         on_signal()
 
     signal.signal(signal.SIGINT, on_signal)

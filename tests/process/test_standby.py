@@ -137,7 +137,7 @@ def test_a_share_that_goes_away_and_comes_back(swarm: Terminal, mailbox: str) ->
     command.until("joined later")
     command.until("round 1 closed")
     share.rename(away)
-    command.until("the mailbox does not answer")
+    command.until("the mailbox is not there")
     away.rename(share)
     command.until("the mailbox is back")
     command.until("the run is done after 200 rounds")
