@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import signal
 from collections.abc import Callable, Iterator
@@ -27,6 +28,7 @@ class Process:
         self._code, self._looks = code, looks
         self.returncode: int | None = None
         self.signals: list[int] = []
+        self.stdin: io.BytesIO | None = None
 
     def wait(self, timeout: float) -> int | None:
         return self.poll()
@@ -205,3 +207,13 @@ def test_one_that_comes_when_the_others_have_ended_the_run_is_no_failure(play: C
     broken = Failed(error="MailboxFull", message="no space left")
     assert play(first(0, Ended(reason="left", rounds=1)), second)[0] == 1
     assert play(first(3, broken), second)[0] == 1
+
+
+def test_a_second_request_to_leave_is_seen_though_the_first_was_not_dealt_with(tmp_path: Path) -> None:
+    worker = Worker(tmp_path, Events())
+    process: Any = worker.process
+    process.stdin = io.BytesIO()
+    worker.interrupt()
+    assert not process.stdin.closed
+    worker.interrupt()
+    assert (process.signals, process.stdin.closed) == ([launcher.LEAVE], True)
