@@ -9,7 +9,6 @@ import logging.handlers
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO
 
 import msgspec
 
@@ -51,7 +50,7 @@ def alone() -> Iterator[None]:
         try:
             home().mkdir(parents=True, exist_ok=True)
             # Of this machine alone: several may share a home folder. Left behind, for whoever deletes one takes another's.
-            free = _locked(lock.enter_context((home() / f"lock-{machine_id()[:12]}").open("ab")))
+            free = lock.enter_context(_locked(home() / f"lock-{machine_id()[:12]}"))
             pid = other()
             if pid is not None or not free:
                 who = "" if pid is None else f"process {pid}, whose "  # it has not said so yet
@@ -70,15 +69,22 @@ def alone() -> Iterator[None]:
                 (home() / PROCESS).unlink()
 
 
-def _locked(file: IO[bytes]) -> bool:
-    """Until it is closed, or this process ends. False: another one has it."""
-    try:
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks: what is noted has to do
-        pass
-    return True
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[bool]:
+    """Meanwhile, or until this process ends. False: another one has it."""
+    with path.open("ab") as file:
+        free = True
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            free = False
+        except OSError:  # a file system without locks: what is noted has to do
+            pass
+        try:
+            yield free
+        finally:
+            with contextlib.suppress(OSError):  # closed alone, it is held by a child of ours that has not come to its exec
+                fcntl.flock(file, fcntl.LOCK_UN)
 
 
 class Log:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import threading
 from pathlib import Path
 
 import msgspec
@@ -162,3 +165,26 @@ def test_of_two_that_begin_together_one_stands_by(state_dir: Path, tmp_path: Pat
         await third.run(lambda: 1)  # the place is free again
 
     asyncio.run(main())
+
+
+def test_a_child_that_is_being_started_keeps_nobody_from_the_place(state_dir: Path) -> None:
+    """Until it runs its own program, it has every file that this process had open."""
+    waits, go = os.pipe()
+    there, say = os.pipe()
+
+    def before() -> None:
+        os.write(say, b"x")
+        os.read(waits, 1)
+
+    starting = threading.Thread(target=lambda: subprocess.run(["true"], preexec_fn=before, check=True))
+    with keeping.alone():
+        starting.start()
+        os.read(there, 1)
+    try:
+        with keeping.alone():
+            pass
+    finally:
+        os.write(go, b"x")
+        starting.join()
+        for fd in (waits, go, there, say):
+            os.close(fd)
