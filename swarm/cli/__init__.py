@@ -47,6 +47,7 @@ LOOKING = frozenset({"init", "runs", "status", "compare", "peers", "mailbox", "d
 """Commands that start no worker and ask nobody: whatever a share does to them, they end at once (cli/aside.py)."""
 
 INTERRUPTS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+"""What ends a command from outside: Ctrl-C, the system, a terminal that is closed."""
 
 
 class Commands(click.Group):

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from types import FrameType
 from typing import NoReturn
 
+from swarm.cli import INTERRUPTS
 from swarm.core.errors import INTERRUPTED
 
-FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 HELD_S = 1.0  # after which a child that was interrupted twice is held by something
 _tell: int | None = None  # in such a child: where its last word goes
 
@@ -108,7 +108,7 @@ def _forward_signals(child: int) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
         send(signal.SIGCONT)  # we go on
 
-    for number in FORWARDED:
+    for number in INTERRUPTS:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, forward)
     signal.signal(signal.SIGALRM, leave)

@@ -16,6 +16,7 @@ from typing import Any, TypedDict, TypeVar, cast
 
 import click
 
+from swarm.cli import INTERRUPTS
 from swarm.cli.aside import end_now
 from swarm.cli.specoptions import job_option
 from swarm.core.errors import INTERRUPTED, UsageError
@@ -201,7 +202,7 @@ class _Interrupts:
         self._numbers: list[int] = []
 
     def __enter__(self) -> _Interrupts:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in INTERRUPTS:
             if signal.getsignal(number) is signal.default_int_handler:
                 signal.signal(number, self._interrupted)
                 self._numbers.append(number)

@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 
 from swarm import api, launcher
+from swarm.cli import INTERRUPTS
 from swarm.cli.common import json_option, put, say, table, wait_for
 from swarm.cli.narrate import Progress
 from swarm.core.errors import UsageError, WorkerFailed
@@ -65,12 +66,11 @@ def demo(rounds: int, task: str, keep: bool, as_json: bool) -> int:
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
     """Nobody's second Ctrl-C leaves a process or a folder behind."""
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(number, signal.SIG_IGN) for number in signals]
+    before = [signal.signal(number, signal.SIG_IGN) for number in INTERRUPTS]
     try:
         yield
     finally:
-        for number, handler in zip(signals, before, strict=True):
+        for number, handler in zip(INTERRUPTS, before, strict=True):
             signal.signal(number, handler)
 
 

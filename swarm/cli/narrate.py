@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from swarm import launcher
+from swarm.cli import INTERRUPTS
 from swarm.cli.common import put, say
 from swarm.core import errors
 from swarm.core.errors import INTERRUPTED
@@ -216,8 +217,7 @@ def asked_to_leave(workers: list[launcher.Worker]) -> Iterator[Callable[[], int]
             else:
                 worker.process.kill()
 
-    every = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    heard = [which for which in every if signal.getsignal(which) == signal.default_int_handler]  # the others are ignored
+    heard = [which for which in INTERRUPTS if signal.getsignal(which) == signal.default_int_handler]  # the others are ignored
     for which in heard:
         signal.signal(which, ask)
     try:
